@@ -1,0 +1,124 @@
+"""A Hugging Face folder -> a `Checkpoint`: which files count, and how they fit together."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadCheckpoint, ModelNotFound
+from .safetensors import open_safetensors
+from .source import Checkpoint
+
+INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r".*-(\d{5})-of-(\d{5})\.safetensors")
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Open a folder with config.json and safetensors; weights are memory-mapped.
+
+    Raises `ModelNotFound` where config.json is absent, `BadCheckpoint` for damaged or missing files.
+    """
+    from ..text.vocabulary import tokenizer_json_from_folder
+
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"{folder}: not a model: there is no config.json in it")
+    tokenizer_config = _read_json(folder / "tokenizer_config.json", missing={})
+    return Checkpoint(
+        source=folder,
+        config=_read_json(folder / "config.json"),
+        tensors=_open_weights(folder),
+        generation_config=_read_json(folder / "generation_config.json", missing={}),
+        tokenizer_json=tokenizer_json_from_folder(folder),
+        tokenizer_config=tokenizer_config,
+        chat_template=_chat_template(folder, tokenizer_config),
+    )
+
+
+def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if missing is None:
+            raise BadCheckpoint(f"{path}: no such file") from None
+        return missing
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCheckpoint(f"{path}: can't be read: {error}") from None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadCheckpoint(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _open_weights(folder: Path) -> dict[str, np.ndarray]:
+    if (folder / INDEX).is_file():
+        return _open_indexed(folder)
+    tensors: dict[str, np.ndarray] = {}
+    for name in _weight_files(folder):
+        for tensor, array in open_safetensors(folder / name).items():
+            if tensor in tensors:
+                raise BadCheckpoint(f"{folder / name}: tensor {tensor!r} stands in another file too")
+            tensors[tensor] = array
+    return tensors
+
+
+def _open_indexed(folder: Path) -> dict[str, np.ndarray]:
+    """Where there is an index, it alone says which file holds which tensor."""
+    weight_map = _read_json(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BadCheckpoint(f"{folder / INDEX}: expected weight_map, a JSON object of tensor and file names")
+    shards: dict[str, dict[str, np.ndarray]] = {}
+    for file in weight_map.values():
+        if not isinstance(file, str) or Path(file).name != file or "\\" in file:
+            raise BadCheckpoint(f"{folder / INDEX}: expected the name of a file in this folder, found {file!r}")
+        if file not in shards:
+            if not (folder / file).is_file():
+                raise BadCheckpoint(f"{folder / file}: missing, but {INDEX} lists tensors in it")
+            shards[file] = open_safetensors(folder / file)
+    for tensor, file in weight_map.items():
+        if tensor not in shards[file]:
+            raise BadCheckpoint(f"{folder / file}: tensor {tensor!r} is missing, but {INDEX} says it is there")
+    return {tensor: shards[file][tensor] for tensor, file in weight_map.items()}
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """The files that together hold the weights, in a folder without an index."""
+    found = sorted(path.name for path in folder.glob("*.safetensors") if not path.name.startswith("."))
+    if "model.safetensors" in found:
+        return ["model.safetensors"]
+    shards = {name: match for name in found if (match := _SHARD.fullmatch(name))}
+    if shards:
+        total = int(next(iter(shards.values()))[2])
+        if sorted(int(match[1]) for match in shards.values()) != list(range(1, total + 1)):
+            raise BadCheckpoint(f"{folder}: expected shards 1 to {total} and no others, found {', '.join(shards)}")
+        return list(shards)
+    if len(found) == 1:
+        return found
+    if found:
+        raise BadCheckpoint(f"{folder}: no {INDEX} to say which of these files count: {', '.join(found)}")
+    pickles = sorted(path.name for path in folder.glob("*.bin")) + sorted(path.name for path in folder.glob("*.pt*"))
+    hint = f" ({pickles[0]} is a pickle, which can run code and is not read)" if pickles else ""
+    raise BadCheckpoint(f"{folder}: no safetensors file in it{hint}")
+
+
+def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    """chat_template.jinja wins over chat_template.json, and that over tokenizer_config.json."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadCheckpoint(f"{path}: can't be read: {error}") from None
+    template = _read_json(folder / "chat_template.json", missing=tokenizer_config).get("chat_template")
+    if isinstance(template, list):  # several by name; "default" is the one for chats
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    if template is not None and not isinstance(template, str):
+        raise BadCheckpoint(f"{folder}: chat_template should be a string, found {type(template).__name__}")
+    return template

@@ -1,0 +1,204 @@
+"""Reading and writing safetensors files: memory-mapped arrays in, one tensor at a time out.
+
+Format (https://github.com/huggingface/safetensors#format):
+
+    8 bytes       little-endian u64: length of the header
+    header        JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {...}}
+    the rest      the tensors' bytes, back to back; offsets count from here
+
+A file is untrusted input: every number in the header is checked against the file's size before a byte of data is
+touched, so that a bad file is refused in milliseconds whatever it claims.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadCheckpoint, UnsupportedModel
+from ..files import replaced_when_done
+
+MAX_HEADER_BYTES = 100_000_000
+
+# NumPy has no bfloat16. A one-field record keeps the two bytes and the name together, so that an array still says what
+# it holds after slicing, transposing and mapping; `to_float32` widens it.
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+FLOAT8_E4M3 = np.dtype([("float8_e4m3", "u1")])
+FLOAT8_E5M2 = np.dtype([("float8_e5m2", "u1")])
+FLOAT8_E8M0 = np.dtype([("float8_e8m0", "u1")])
+
+DTYPES: dict[str, np.dtype] = {
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": BFLOAT16,
+    "F8_E4M3": FLOAT8_E4M3, "F8_E5M2": FLOAT8_E5M2, "F8_E8M0": FLOAT8_E8M0,
+    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"), "U32": np.dtype("<u4"), "U16": np.dtype("<u2"), "U8": np.dtype("u1"),
+    "BOOL": np.dtype("bool"),
+}  # fmt: skip
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+def to_float32(array: np.ndarray) -> np.ndarray:
+    """Any float array as float32, exactly (float64 is rounded); a float32 array comes back as it is, not copied.
+
+    Raises `UnsupportedModel` for a dtype that is not a float of 16 to 64 bits.
+    """
+    if array.dtype == np.float32:
+        return array
+    if array.dtype == BFLOAT16:
+        # bfloat16 is the upper half of a float32
+        return np.left_shift(array["bfloat16"], 16, dtype=np.uint32).view(np.float32)
+    if array.dtype in (np.float16, np.float64):
+        return array.astype(np.float32)
+    raise UnsupportedModel(f"expected a float16, bfloat16, float32 or float64 tensor, found {dtype_name(array.dtype)}")
+
+
+def to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """Floats rounded to the nearest bfloat16, ties to even; infinities stay, NaN stays NaN."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    rounded = np.where((bits & 0x7FFFFFFF) > 0x7F800000, (bits >> 16) | 0x40, rounded)
+    return rounded.astype(np.uint16).view(BFLOAT16)
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """`float32`, `bfloat16`, ...: a dtype's name, for records the name of their one field."""
+    return dtype.names[0] if dtype.names else dtype.name
+
+
+def open_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Map a file into memory: tensor name -> read-only array of the stored dtype and shape; nothing is read yet.
+
+    Raises `BadCheckpoint` naming the file and the tensor where the header lies about the data.
+    """
+    path = Path(path)
+    size = _file_size(path)
+    header, data_start = _read_header(path, size)
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    spans = {name: _checked_span(path, name, entry, size - data_start) for name, entry in entries.items()}
+    _check_contiguous(path, spans, size - data_start)
+    if size == data_start:
+        data = np.empty(0, np.uint8)
+    else:
+        data = np.memmap(path, np.uint8, "r", offset=data_start, shape=(size - data_start,))
+    return {
+        name: np.ndarray(tuple(entries[name]["shape"]), DTYPES[entries[name]["dtype"]], data, begin)
+        for name, (begin, _) in spans.items()
+    }
+
+
+def read_metadata(path: str | os.PathLike) -> dict[str, str]:
+    """The `__metadata__` strings of a file; empty where there are none."""
+    path = Path(path)
+    return _read_header(path, _file_size(path))[0].get("__metadata__", {})
+
+
+def write_safetensors(
+    path: str | os.PathLike,
+    layout: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
+    tensors: Iterable[tuple[str, np.ndarray]],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a file from tensors that come one at a time, so that no more than one is in memory.
+
+    `layout` gives each tensor's dtype and shape, in the order in which `tensors` will yield them. The file appears
+    under its name only when it is complete. Raises `ValueError` where a tensor is not what the layout promised.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, (dtype, shape) in layout.items():
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 64 + 56)  # data starts on a cache line
+    with replaced_when_done(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        expected = iter(layout.items())
+        for name, array in tensors:
+            if next(expected, None) != (name, (array.dtype, array.shape)):
+                raise ValueError(f"{name}: {dtype_name(array.dtype)} {list(array.shape)} is not what the layout promised")
+            file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        if missing := [name for name, _ in expected]:
+            raise ValueError(f"tensors promised but not given: {', '.join(missing)}")
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise BadCheckpoint(f"{path}: can't be read: {error.strerror}") from None
+
+
+def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+    if size < 8:
+        raise BadCheckpoint(f"{path}: not a safetensors file: {size} bytes, shorter than the 8-byte header length")
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise BadCheckpoint(f"{path}: header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
+        if 8 + length > size:
+            raise BadCheckpoint(f"{path}: header of {length:,} bytes expected, but the file has only {size:,}: truncated?")
+        raw = file.read(length)
+    try:
+        header = json.loads(raw, object_pairs_hook=lambda pairs: _no_repeats(path, pairs))
+    except (ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"{path}: the header is not valid JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise BadCheckpoint(f"{path}: the header should be a JSON object, found {type(header).__name__}")
+    metadata = header.get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise BadCheckpoint(f"{path}: __metadata__ should map names to strings")
+    return header, 8 + length
+
+
+def _no_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise BadCheckpoint(f"{path}: tensor or key {name!r} stands twice in the header")
+        found[name] = value
+    return found
+
+
+def _checked_span(path: Path, name: str, entry: Any, data_size: int) -> tuple[int, int]:
+    where = f"{path}: tensor {name!r}"
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise BadCheckpoint(f"{where}: expected dtype, shape and data_offsets, found {str(entry)[:80]}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise BadCheckpoint(f"{where}: unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
+    if not _are_sizes(shape):
+        raise BadCheckpoint(f"{where}: shape should be a list of whole numbers from 0, found {str(shape)[:80]}")
+    if len(shape) > 32:
+        raise BadCheckpoint(f"{where}: {len(shape)} dimensions; the limit is 32")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise BadCheckpoint(f"{where}: data_offsets should be two whole numbers, found {str(offsets)[:80]}")
+    begin, end = offsets
+    if end < begin:
+        raise BadCheckpoint(f"{where}: data ends at {end:,}, before it begins at {begin:,}")
+    if end > data_size:
+        raise BadCheckpoint(f"{where}: data ends at byte {end:,}, but the file holds only {data_size:,}: truncated?")
+    expected = math.prod(shape) * DTYPES[dtype].itemsize
+    if end - begin != expected:
+        raise BadCheckpoint(f"{where}: {dtype} {shape} takes {expected:,} bytes, but its data has {end - begin:,}")
+    return begin, end
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
+
+
+def _check_contiguous(path: Path, spans: dict[str, tuple[int, int]], data_size: int) -> None:
+    reached, before = 0, "the header"
+    for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
+        if begin != reached:
+            fault = "overlaps" if begin < reached else "leaves a gap after"
+            raise BadCheckpoint(f"{path}: tensor {name!r} begins at {begin:,} and {fault} {before}, which ends at {reached:,}")
+        reached, before = end, f"tensor {name!r}"
+    if reached != data_size:
+        raise BadCheckpoint(f"{path}: {data_size - reached:,} bytes after the last tensor belong to none")

@@ -1,0 +1,339 @@
+"""config.json -> a frozen `ModelConfig`: the one place that knows Hugging Face's key names.
+
+Architectures are data. What sets a family apart is a handful of facts; the model reads the facts and never asks which
+family it is. To add a family: an entry in `FAMILIES`, and its tensor names in `model/names.py` if they differ.
+
+config.json comes in two forms. transformers 4 wrote `rope_theta` and `rope_scaling` at the top level; transformers 5
+writes `rope_parameters`, and one such block per kind of layer where kinds differ. Both load to the same `ModelConfig`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import BadCheckpoint, UnsupportedModel
+
+ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+}  # fmt: skip
+ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+MAX_LAYERS = 1_000
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How positions turn into angles: base frequencies and the stretch that makes a longer context of them."""
+
+    theta: float
+    dims: int  # how many of a head's dimensions turn, the first ones; even
+    kind: str = "default"
+    factor: float = 1.0
+    original_length: int = 0  # the context before it was stretched
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
+    magnitude: float = 1.0  # yarn, longrope: cosines and sines are multiplied by it
+    short_factor: tuple[float, ...] = ()  # longrope, one for each pair of dimensions
+    long_factor: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What may differ from one layer to the next."""
+
+    rope: Rope
+    window: int | None = None  # a token sees itself and the window - 1 before it; None: all before it
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The facts that the forward pass reads."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_positions: int  # the context the model was made for
+    norm_eps: float
+    activation: str  # of the feed-forward's gate: silu, gelu, gelu_tanh, relu
+    attention_scale: float  # scores are multiplied by it
+    tied: bool  # the head is the embedding
+    layers: tuple[LayerConfig, ...]
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False  # RMSNorm over each query and key head
+    post_norms: bool = False  # a norm after attention and after the feed-forward too
+    norm_offset: float = 0.0  # norms multiply by weight + offset
+    embedding_scale: float = 1.0
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    eos_ids: tuple[int, ...] = ()
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are."""
+        return len(self.layers)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What config.json leaves unsaid about the models of one architecture."""
+
+    model_type: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face keys: the value where the key is absent
+    facts: Mapping[str, Any] = field(default_factory=dict)  # ModelConfig fields that no key says
+    default_theta: float = 10_000.0
+    local_theta: float | None = None  # sliding layers turn at this base, unstretched
+    window_key: str | None = None  # a boolean key that switches sliding windows on
+
+
+_GEMMA3 = Family(
+    model_type="gemma3_text",
+    defaults={
+        "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "query_pre_attn_scalar": 256,
+        "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131_072,
+    },
+    facts={"qk_norm": True, "post_norms": True, "norm_offset": 1.0, "embedding_scale": "sqrt(hidden_size)"},
+    default_theta=1_000_000.0,
+    local_theta=10_000.0,
+)  # fmt: skip
+
+# The keys are the class names that config.json's "architectures" gives.
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family("llama", defaults={"max_position_embeddings": 2048}),
+    "MistralForCausalLM": Family("mistral", defaults={"sliding_window": 4096, "max_position_embeddings": 131_072}),
+    "Qwen2ForCausalLM": Family(
+        "qwen2", facts={"qkv_bias": True, "output_bias": False}, window_key="use_sliding_window",
+        defaults={"sliding_window": 4096, "max_window_layers": 28},
+    ),
+    "Qwen3ForCausalLM": Family(
+        "qwen3", facts={"qk_norm": True}, window_key="use_sliding_window",
+        defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
+    ),
+    "Phi3ForCausalLM": Family("phi3", defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}),
+    "Gemma3ForCausalLM": _GEMMA3,
+    "Gemma3ForConditionalGeneration": _GEMMA3,  # the text half; its settings stand under "text_config"
+}  # fmt: skip
+
+
+def read_config(config: Mapping[str, Any]) -> ModelConfig:
+    """Turn the contents of config.json into the facts that the model reads.
+
+    Raises `UnsupportedModel` naming an architecture, rotary kind, activation or quantization that is not known, and
+    `BadCheckpoint` naming a key whose value makes no sense.
+    """
+    architecture = _architecture(config)
+    family = FAMILIES[architecture]
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise UnsupportedModel(f"config.json: weights quantized by {method!r} can't be read yet")
+    if isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    keys = _Keys(config, family.defaults)
+    heads = keys.size("num_attention_heads")
+    kv_heads = keys.size("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise BadCheckpoint(f"config.json: {heads} attention heads can't share {kv_heads} key-value heads evenly")
+    hidden_size = keys.size("hidden_size")
+    head_dim = keys.size("head_dim", hidden_size // heads or None)
+    facts = dict(family.facts)
+    if facts.get("embedding_scale") == "sqrt(hidden_size)":
+        facts["embedding_scale"] = math.sqrt(hidden_size)
+    return ModelConfig(
+        **{
+            "architecture": architecture,
+            "vocab_size": keys.size("vocab_size"),
+            "hidden_size": hidden_size,
+            "intermediate_size": keys.size("intermediate_size"),
+            "num_heads": heads,
+            "num_kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "max_positions": keys.size("max_position_embeddings", 32_768),
+            "norm_eps": keys.number("rms_norm_eps", 1e-6),
+            "activation": _activation(keys),
+            "attention_scale": keys.number("query_pre_attn_scalar", head_dim) ** -0.5,
+            "tied": bool(keys.get("tie_word_embeddings", False)),
+            "layers": _layers(keys, family, head_dim),
+            "qkv_bias": bool(keys.get("attention_bias", False)),
+            "output_bias": bool(keys.get("attention_bias", False)),
+            "mlp_bias": bool(keys.get("mlp_bias", False)),
+            "attention_softcap": keys.optional_number("attn_logit_softcapping"),
+            "logit_softcap": keys.optional_number("final_logit_softcapping"),
+            "eos_ids": token_ids(config.get("eos_token_id"), "eos_token_id"),
+            **facts,
+        }
+    )
+
+
+def token_ids(value: Any, where: str) -> tuple[int, ...]:
+    """End-of-sequence ids as files give them: absent, one id, or a list of ids."""
+    values = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(type(n) is int and n >= 0 for n in values):
+        raise BadCheckpoint(f"{where}: expected a token id or a list of them, found {value!r}")
+    return tuple(values)
+
+
+class _Keys:
+    """Reads config.json's values: an absent key takes the family's default, a null one the fallback."""
+
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], where: str = "config.json"):
+        self.config, self.defaults, self.where = config, defaults, where
+
+    def get(self, key: str, fallback: Any = None) -> Any:
+        """The value; a null means the fallback, an absent key the family's default or else the fallback."""
+        value = self.config.get(key, self.defaults.get(key))
+        return fallback if value is None else value
+
+    def size(self, key: str, fallback: int | None = None) -> int:
+        """A whole number from 1."""
+        value = self.get(key, fallback)
+        if type(value) is not int or not 1 <= value < 2**31:
+            found = "nothing" if value is None else repr(value)
+            raise BadCheckpoint(f"{self.where}: {key} should be a whole number from 1, found {found}")
+        return value
+
+    def number(self, key: str, fallback: float | None = None) -> float:
+        """A positive, finite number."""
+        value = self.get(key, fallback)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            found = "nothing" if value is None else repr(value)
+            raise BadCheckpoint(f"{self.where}: {key} should be a number above 0, found {found}")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """A positive number, or None where there is none."""
+        return None if self.get(key) is None else self.number(key)
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    named = config.get("architectures")
+    if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str):
+        architecture = named[0]
+    elif named:
+        raise BadCheckpoint(f"config.json: architectures should be a list of one name, found {named!r}")
+    else:
+        model_type = config.get("model_type")
+        architecture = next((name for name, family in FAMILIES.items() if family.model_type == model_type), None)
+        architecture = architecture or str(model_type)
+    if architecture not in FAMILIES:
+        near = difflib.get_close_matches(architecture, FAMILIES, 1, cutoff=0.0)[0]
+        raise UnsupportedModel(
+            f"config.json: unknown architecture {architecture!r}; the nearest known is {near!r}, of {', '.join(FAMILIES)}"
+        )
+    return architecture
+
+
+def _activation(keys: _Keys) -> str:
+    name = keys.get("hidden_activation") or keys.get("hidden_act", "silu")
+    if name not in ACTIVATIONS:
+        raise UnsupportedModel(f"config.json: unknown activation {name!r}; known are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _layers(keys: _Keys, family: Family, head_dim: int) -> tuple[LayerConfig, ...]:
+    count = keys.size("num_hidden_layers")
+    if count > MAX_LAYERS:
+        raise BadCheckpoint(f"config.json: num_hidden_layers is {count:,}; the limit is {MAX_LAYERS:,}")
+    kinds = _layer_kinds(keys, family, count)
+    window = keys.size("sliding_window") if "sliding_attention" in kinds else None
+    full = LayerConfig(_rope(keys, family, head_dim, "full_attention"))
+    sliding = LayerConfig(_rope(keys, family, head_dim, "sliding_attention"), window)
+    return tuple(sliding if kind == "sliding_attention" else full for kind in kinds)
+
+
+def _layer_kinds(keys: _Keys, family: Family, count: int) -> list[str]:
+    """Which layers see a window and which all: said by layer, by a pattern, or for the whole model."""
+    if family.window_key and not keys.get(family.window_key, False):
+        return ["full_attention"] * count
+    kinds = keys.get("layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != count:
+            raise BadCheckpoint(f"config.json: layer_types should list {count} layers, found {kinds!r}")
+        if unknown := set(map(str, kinds)) - {"full_attention", "sliding_attention"}:
+            raise UnsupportedModel(f"config.json: unknown layer type {min(unknown)!r}")
+        return kinds
+    if keys.get("sliding_window") is None:
+        return ["full_attention"] * count
+    if keys.get("sliding_window_pattern") is not None:  # every n-th layer sees all
+        pattern = keys.size("sliding_window_pattern")
+        return ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(count)]
+    first = keys.get("max_window_layers", 0)  # the layers before this one see all
+    return ["sliding_attention" if i >= first else "full_attention" for i in range(count)]
+
+
+def _rope(keys: _Keys, family: Family, head_dim: int, layer_kind: str) -> Rope:
+    parameters = _rope_parameters(keys, family, layer_kind)
+    keys = _Keys(parameters, {}, "config.json: rope_parameters")
+    kind = keys.get("rope_type") or keys.get("type", "default")
+    if kind not in ROPE_KINDS:
+        raise UnsupportedModel(f"config.json: unknown rotary type {kind!r}; known are {', '.join(ROPE_KINDS)}")
+    dims = int(head_dim * keys.number("partial_rotary_factor", 1.0))
+    if dims % 2 or not 0 < dims <= head_dim:
+        raise BadCheckpoint(f"config.json: {dims} of {head_dim} dimensions of a head can't be rotated in pairs")
+    rope = {"theta": keys.number("rope_theta"), "dims": dims, "kind": kind}
+    if kind == "default":
+        return Rope(**rope)
+    longest = keys.size("max_position_embeddings")
+    original = longest if kind == "dynamic" else keys.size("original_max_position_embeddings", longest)
+    ratio = max(longest / original, 1.0)
+    factor = keys.number("factor", ratio if kind in ("yarn", "longrope") else None)
+    rope |= {"factor": factor, "original_length": original}
+    if kind == "llama3":
+        rope |= {name: keys.number(name) for name in ("low_freq_factor", "high_freq_factor")}
+    if kind == "yarn":
+        rope |= {"beta_fast": keys.number("beta_fast", 32.0), "beta_slow": keys.number("beta_slow", 1.0)}
+        rope |= {"truncate": bool(keys.get("truncate", True)), "magnitude": _yarn_magnitude(keys, factor)}
+    if kind == "longrope":
+        rope |= {name: _pair_factors(keys, name, dims // 2) for name in ("short_factor", "long_factor")}
+        grown = 1.0 if factor <= 1 or original == 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+        rope["magnitude"] = keys.number("attention_factor", grown)
+    return Rope(**rope)
+
+
+def _rope_parameters(keys: _Keys, family: Family, layer_kind: str) -> dict[str, Any]:
+    """The rotary settings of one kind of layer as one flat dict, whichever form config.json has."""
+    found = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
+    nested = isinstance(found, dict) and any(kind in found for kind in ("full_attention", "sliding_attention"))
+    local = layer_kind == "sliding_attention" and family.local_theta is not None
+    if nested:
+        found = found.get(layer_kind) or {}
+    elif local:
+        found = {}
+    if not isinstance(found, dict):
+        raise BadCheckpoint(f"config.json: rope_parameters should be a JSON object, found {found!r}")
+    theta = keys.get("rope_local_base_freq", family.local_theta) if local else keys.get("rope_theta", family.default_theta)
+    above = {"rope_theta": theta, "partial_rotary_factor": keys.get("partial_rotary_factor")}
+    above["max_position_embeddings"] = keys.get("max_position_embeddings", 32_768)
+    merged = above | {key: value for key, value in found.items() if value is not None}
+    if keys.get("original_max_position_embeddings") is not None:  # beside the block, it wins
+        merged["original_max_position_embeddings"] = keys.get("original_max_position_embeddings")
+    return merged
+
+
+def _yarn_magnitude(keys: _Keys, factor: float) -> float:
+    def grown(mscale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+    mscale, all_dims = keys.optional_number("mscale"), keys.optional_number("mscale_all_dim")
+    inferred = grown(mscale) / grown(all_dims) if mscale and all_dims else grown(1.0)
+    return keys.number("attention_factor", inferred)
+
+
+def _pair_factors(keys: _Keys, name: str, pairs: int) -> tuple[float, ...]:
+    values = keys.get(name)
+    if not isinstance(values, list) or len(values) != pairs:
+        raise BadCheckpoint(f"{keys.where}: {name} should list {pairs} numbers, one a pair of dimensions, found {values!r}")
+    if not all(type(value) in (int, float) and 0 < value < math.inf for value in values):
+        raise BadCheckpoint(f"{keys.where}: {name} should hold numbers above 0, found {values!r}")
+    return tuple(map(float, values))
