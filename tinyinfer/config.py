@@ -138,8 +138,10 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         raise UnsupportedModel(f"config.json: weights quantized by {method!r} can't be read yet")
+    eos_ids = token_ids(config.get("eos_token_id"), "config.json: eos_token_id")
     if isinstance(config.get("text_config"), dict):
         config = config["text_config"]
+        eos_ids += token_ids(config.get("eos_token_id"), "config.json: text_config.eos_token_id")
     keys = _Keys(config, family.defaults)
     heads = keys.size("num_attention_heads")
     kv_heads = keys.size("num_key_value_heads", heads)
@@ -170,7 +172,7 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
             "mlp_bias": bool(keys.get("mlp_bias", False)),
             "attention_softcap": keys.optional_number("attn_logit_softcapping"),
             "logit_softcap": keys.optional_number("final_logit_softcapping"),
-            "eos_ids": token_ids(config.get("eos_token_id"), "eos_token_id"),
+            "eos_ids": eos_ids,
             **facts,
         }
     )
@@ -228,9 +230,8 @@ def _architecture(config: Mapping[str, Any]) -> str:
         architecture = architecture or str(model_type)
     if architecture not in FAMILIES:
         near = difflib.get_close_matches(architecture, FAMILIES, 1, cutoff=0.0)[0]
-        raise UnsupportedModel(
-            f"config.json: unknown architecture {architecture!r}; the nearest known is {near!r}, of {', '.join(FAMILIES)}"
-        )
+        known = f"the nearest known is {near!r}, of {', '.join(FAMILIES)}"
+        raise UnsupportedModel(f"config.json: unknown architecture {architecture!r}; {known}")
     return architecture
 
 
@@ -312,7 +313,8 @@ def _rope_parameters(keys: _Keys, family: Family, layer_kind: str) -> dict[str, 
         found = {}
     if not isinstance(found, dict):
         raise BadCheckpoint(f"config.json: rope_parameters should be a JSON object, found {found!r}")
-    theta = keys.get("rope_local_base_freq", family.local_theta) if local else keys.get("rope_theta", family.default_theta)
+    theta_key, default = ("rope_local_base_freq", family.local_theta) if local else ("rope_theta", family.default_theta)
+    theta = keys.get(theta_key, default)
     above = {"rope_theta": theta, "partial_rotary_factor": keys.get("partial_rotary_factor")}
     above["max_position_embeddings"] = keys.get("max_position_embeddings", 32_768)
     merged = above | {key: value for key, value in found.items() if value is not None}
@@ -333,7 +335,7 @@ def _yarn_magnitude(keys: _Keys, factor: float) -> float:
 def _pair_factors(keys: _Keys, name: str, pairs: int) -> tuple[float, ...]:
     values = keys.get(name)
     if not isinstance(values, list) or len(values) != pairs:
-        raise BadCheckpoint(f"{keys.where}: {name} should list {pairs} numbers, one a pair of dimensions, found {values!r}")
+        raise BadCheckpoint(f"{keys.where}: {name} should list {pairs} numbers, found {values!r}")
     if not all(type(value) in (int, float) and 0 < value < math.inf for value in values):
         raise BadCheckpoint(f"{keys.where}: {name} should hold numbers above 0, found {values!r}")
     return tuple(map(float, values))

@@ -1,7 +1,7 @@
 """The errors tinyinfer raises on purpose.
 
 Every message is one sentence that says what was wrong, where, what was expected and what was found. The command line
-prints that sentence and leaves with exit code 2; a server answers 4xx with it. Anything else that escapes is a bug of ours.
+prints that sentence and leaves with exit code 2; a server answers 4xx with it. Anything else that escapes is a bug.
 
     TinyinferError
     ├── ModelNotFound      there is no model of that name, folder or file

@@ -1,7 +1,7 @@
 """How long work reports how far it is, without printing: the library calls, the command line draws.
 
-A `Progress` is called once per piece of work, `progress("downloading", total, "B")`, and returns a context manager whose
-value has `update(n)`. `tqdm.tqdm` wrapped by the command line is one; `silent` is the default everywhere.
+A `Progress` is called once per piece of work, `progress("downloading", total, "B")`, and returns a context manager
+whose value has `update(n)`. `tqdm.tqdm` wrapped by the command line is one; `silent` is the default everywhere.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Format (https://github.com/huggingface/safetensors#format):
 
     8 bytes       little-endian u64: length of the header
-    header        JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {...}}
+    header        JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {...}}
     the rest      the tensors' bytes, back to back; offsets count from here
 
 A file is untrusted input: every number in the header is checked against the file's size before a byte of data is
@@ -121,7 +121,7 @@ def write_safetensors(
         expected = iter(layout.items())
         for name, array in tensors:
             if next(expected, None) != (name, (array.dtype, array.shape)):
-                raise ValueError(f"{name}: {dtype_name(array.dtype)} {list(array.shape)} is not what the layout promised")
+                raise ValueError(f"{name}: {dtype_name(array.dtype)} {array.shape} is not what the layout promised")
             file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
         if missing := [name for name, _ in expected]:
             raise ValueError(f"tensors promised but not given: {', '.join(missing)}")
@@ -142,7 +142,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         if length > MAX_HEADER_BYTES:
             raise BadCheckpoint(f"{path}: header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
         if 8 + length > size:
-            raise BadCheckpoint(f"{path}: header of {length:,} bytes expected, but the file has only {size:,}: truncated?")
+            raise BadCheckpoint(f"{path}: header of {length:,} bytes expected, but the file has {size:,}: truncated?")
         raw = file.read(length)
     try:
         header = json.loads(raw, object_pairs_hook=lambda pairs: _no_repeats(path, pairs))
@@ -198,7 +198,8 @@ def _check_contiguous(path: Path, spans: dict[str, tuple[int, int]], data_size: 
     for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
         if begin != reached:
             fault = "overlaps" if begin < reached else "leaves a gap after"
-            raise BadCheckpoint(f"{path}: tensor {name!r} begins at {begin:,} and {fault} {before}, which ends at {reached:,}")
+            where = f"begins at {begin:,} and {fault} {before}, which ends at {reached:,}"
+            raise BadCheckpoint(f"{path}: tensor {name!r} {where}")
         reached, before = end, f"tensor {name!r}"
     if reached != data_size:
         raise BadCheckpoint(f"{path}: {data_size - reached:,} bytes after the last tensor belong to none")

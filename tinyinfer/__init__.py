@@ -1,0 +1,47 @@
+"""tinyinfer: language models on an ordinary CPU, in NumPy and Numba, from scratch.
+
+    >>> import tinyinfer
+    >>> llm = tinyinfer.load("smollm2-135m-instruct")
+    >>> print(llm.chat([{"role": "user", "content": "Hi"}]).text)
+
+Importing this loads neither a model nor Numba: the public names come when they are first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import TinyinferError
+    from .generate import Completion, Piece, Timings
+    from .llm import LLM, Session, load
+    from .sampling import SamplingParams
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
+    "Completion": "generate", "Piece": "generate", "Timings": "generate",
+}  # fmt: skip
+
+__all__ = [
+    "LLM",
+    "Completion",
+    "Piece",
+    "SamplingParams",
+    "Session",
+    "Timings",
+    "TinyinferError",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,202 @@
+"""Keys and values in blocks of fixed size, and for each sequence a table of its blocks.
+
+    positions of a sequence    0 1 2 3 | 4 5 6 7 | 8 9
+    its block table               5    |    0    |  2       (block_size 4)
+    a pool's arrays            [layers, blocks, block_size, kv_heads, head_dim]
+
+A lone sequence is the trivial case: its blocks lie in a row, and reading them is a view. Layers that see a window of
+the past keep their blocks in a pool of their own, where blocks that have left the window are given back.
+The idea is PagedAttention's, https://arxiv.org/abs/2309.06180.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..config import ModelConfig
+
+DEFAULT_BLOCK_SIZE = 32
+
+# Where a run of positions lies among a pool's slots: a slice where its blocks lie in a row, otherwise their numbers.
+Slots = slice | np.ndarray
+
+
+class BlockPool:
+    """The blocks of all layers with the same window.
+
+    `keys` and `values` are float [layers, blocks * block_size, kv_heads, head_dim]: a slot holds one token.
+    """
+
+    def __init__(self, layers: int, window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: type):
+        self.window, self.block_size = window, block_size
+        self.keys = np.empty((layers, 0, kv_heads, head_dim), dtype)
+        self.values = np.empty_like(self.keys)
+        self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks there are, used or free."""
+        return self.keys.shape[1] // self.block_size
+
+    @property
+    def num_free(self) -> int:
+        """How many blocks belong to no sequence."""
+        return len(self._free)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, used or free."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks; the pool grows where it has too few."""
+        if count > len(self._free):
+            self.grow(max(self.num_blocks + count - len(self._free), 2 * self.num_blocks))
+        return [heapq.heappop(self._free) for _ in range(count)]
+
+    def free(self, blocks: Iterable[int]) -> None:
+        """Give blocks back."""
+        for block in blocks:
+            heapq.heappush(self._free, block)
+
+    def grow(self, num_blocks: int) -> None:
+        """Make the pool at least `num_blocks` large; what is in it stays."""
+        before = self.num_blocks
+        if num_blocks <= before:
+            return
+        self.keys = self._grown(self.keys, num_blocks)
+        self.values = self._grown(self.values, num_blocks)
+        self.free(range(before, num_blocks))
+
+    def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
+        layers, slots, *rest = old.shape
+        new = np.empty((layers, num_blocks * self.block_size, *rest), old.dtype)
+        new[:, :slots] = old
+        return new
+
+
+class KVCache:
+    """All keys and values a model holds, for any number of sequences."""
+
+    def __init__(self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: type = np.float32):
+        self.block_size = block_size
+        windows = [layer.window for layer in config.layers]
+        kinds = list(dict.fromkeys(windows))
+        shape = config.num_kv_heads, config.head_dim, block_size
+        self.pools = [BlockPool(windows.count(kind), kind, *shape, dtype) for kind in kinds]
+        # for each layer of the model, its pool and its place among the pool's layers
+        self.layer_pools = [(kinds.index(w), windows[:i].count(w)) for i, w in enumerate(windows)]
+
+    def sequence(self) -> Sequence:
+        """A new, empty sequence."""
+        return Sequence(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, used or free."""
+        return sum(pool.nbytes for pool in self.pools)
+
+
+class Sequence:
+    """One sequence's share of the cache: its length, and its blocks in each pool.
+
+    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened.
+    """
+
+    def __init__(self, cache: KVCache):
+        self.cache = cache
+        self.length = 0  # tokens whose keys and values are held
+        self.tables = [BlockTable(pool) for pool in cache.pools]
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more tokens."""
+        for table in self.tables:
+            table.extend_to(self.length + count)
+
+    def advance(self, count: int) -> None:
+        """`count` tokens have been written; blocks that no later token can see are given back."""
+        self.length += count
+        for table in self.tables:
+            table.drop_unseen(self.length)
+
+    def can_rewind(self, length: int) -> bool:
+        """Whether the first `length` tokens could go on from there: what their windows see must still be held."""
+        return 0 <= length <= self.length and all(table.holds_window_of(length) for table in self.tables)
+
+    def rewind(self, length: int) -> None:
+        """Forget all tokens from `length` on. Raises `ValueError` where `can_rewind` says no."""
+        if not self.can_rewind(length):
+            raise ValueError(f"a sequence of {self.length} tokens can't be rewound to {length}")
+        self.length = length
+        for table in self.tables:
+            table.cut_to(length)
+
+    def release(self) -> None:
+        """Give every block back; the sequence is empty again."""
+        self.length = 0
+        for table in self.tables:
+            table.clear()
+
+
+class BlockTable:
+    """A sequence's blocks in one pool: those from number `first` on; the ones before it have left the window."""
+
+    def __init__(self, pool: BlockPool):
+        self.pool = pool
+        self.first = 0
+        self.blocks: list[int] = []
+
+    @property
+    def first_position(self) -> int:
+        """The first position whose key and value are held."""
+        return self.first * self.pool.block_size
+
+    def extend_to(self, length: int) -> None:
+        """Have blocks for positions up to `length`."""
+        missing = self._blocks_for(length) - self.first - len(self.blocks)
+        if missing > 0:
+            self.blocks += self.pool.allocate(missing)
+
+    def cut_to(self, length: int) -> None:
+        """Give back the blocks that only positions from `length` on use."""
+        kept = max(self._blocks_for(length) - self.first, 0)
+        self.pool.free(self.blocks[kept:])
+        del self.blocks[kept:]
+
+    def drop_unseen(self, length: int) -> None:
+        """Give back the blocks that the token at position `length` and those after it can't see."""
+        unseen = self._first_seen(length) // self.pool.block_size - self.first
+        if unseen > 0:
+            self.pool.free(self.blocks[:unseen])
+            del self.blocks[:unseen]
+            self.first += unseen
+
+    def holds_window_of(self, length: int) -> bool:
+        """Whether all that the token at position `length` sees is held."""
+        return self.first_position <= self._first_seen(length)
+
+    def clear(self) -> None:
+        """Give every block back."""
+        self.pool.free(self.blocks)
+        self.first, self.blocks = 0, []
+
+    def slots(self, begin: int, end: int) -> Slots:
+        """Where the positions from `begin` to `end` lie in the pool's arrays."""
+        size = self.pool.block_size
+        low = begin // size - self.first
+        blocks = self.blocks[low : self._blocks_for(end) - self.first]
+        offset = begin % size
+        if blocks == list(range(blocks[0], blocks[0] + len(blocks))):
+            start = blocks[0] * size + offset
+            return slice(start, start + end - begin)
+        slots = np.add.outer(np.array(blocks) * size, np.arange(size)).ravel()
+        return slots[offset : offset + end - begin]
+
+    def _blocks_for(self, length: int) -> int:
+        return -(-length // self.pool.block_size)
+
+    def _first_seen(self, position: int) -> int:
+        return 0 if self.pool.window is None else max(position - self.pool.window + 1, 0)

@@ -1,0 +1,203 @@
+"""One sequence from prompt to text: prefill, the decode loop, stopping, timings.
+
+Here, and in the engine for many sequences, the rooms are joined: the tokenizer's ids go into the model, its logits into
+the sampler, the sampled id into the stream decoder, and back into the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from .cache import KVCache
+from .model.forward import Chunk, Model
+from .model.rope import keys_fit
+from .sampling import SamplingParams
+from .sampling.sampler import Sampler
+
+PREFILL_CHUNK = 512  # tokens of a prompt run at once: enough to fill the matrix products, few enough to bound memory
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long a completion took, in seconds from the call."""
+
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, found in the cache
+    completion_tokens: int
+    prefill_seconds: float  # the prompt's forward passes
+    decode_seconds: float  # forward passes and sampling of all tokens after the first
+    time_to_first_token: float | None  # None where no token was generated
+    time_to_first_text: float | None  # until the first character that can be seen; None where there was none
+
+    @property
+    def prefill_tokens_per_second(self) -> float | None:
+        """Prompt tokens run, not those found in the cache, by the time they took."""
+        return _rate(self.prompt_tokens - self.cached_tokens, self.prefill_seconds)
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        """Tokens after the first, which prefill paid for, by the time they took; None where there was only one."""
+        return _rate(self.completion_tokens - 1, self.decode_seconds)
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if count > 0 and seconds > 0 else None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished answer.
+
+    `ids` are all ids generated, with the end-of-sequence token where there was one; `text` is what they say without
+    special tokens, cut before a stop string. `finish_reason` is "stop" for an end-of-sequence token (also as the last
+    one that max_tokens allows) or a stop string, and "length" where max_tokens or the context ran out. `stop_reason` is
+    the stop string or the end-of-sequence id. `params` are the complete sampling values in use, the seed among them.
+    """
+
+    text: str
+    ids: list[int]
+    prompt_ids: list[int]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    params: SamplingParams
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an answer as it comes; the last one has `finish_reason` and the whole `completion`."""
+
+    text: str
+    ids: list[int]
+    finish_reason: FinishReason | None = None
+    completion: Completion | None = None
+
+
+class TextDecoder(Protocol):
+    """Ids to text while they come: `text.stream.StreamDecoder`, or nothing for a model without a tokenizer."""
+
+    stop: str | None
+
+    def push(self, id: int, /) -> str:
+        """Take an id, give the text that is now certain."""
+
+    def finish(self) -> str:
+        """Give the text that was held back."""
+
+
+class CachedSequence:
+    """The ids of one sequence and their keys and values, kept in step."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.ids: list[int] = []  # those whose keys and values are held
+        self.sequence = KVCache(model.config).sequence()
+        self._ropes = {layer.rope for layer in model.config.layers}
+        self._text_length = 0  # of the text that the held keys were rotated for
+
+    def prefill(self, ids: Sequence[int]) -> tuple[np.ndarray, int]:
+        """Hold exactly `ids` (at least one); give the logits float32 [vocab] after the last.
+
+        What is held already of their beginning is kept, except the last token, whose logits are wanted, and except
+        where it would differ from a cold run; the second value says how many tokens that saved.
+        """
+        kept = self._reusable(ids)
+        if kept:
+            self.sequence.rewind(kept)
+        else:
+            self.sequence.release()
+        del self.ids[kept:]
+        for begin in range(kept, len(ids), PREFILL_CHUNK):
+            logits = self._feed(ids[begin : begin + PREFILL_CHUNK], len(ids))
+        return logits, kept
+
+    def step(self, id: int) -> np.ndarray:
+        """One more id; logits float32 [vocab] after it.
+
+        Dynamically scaled keys stay as they were rotated, and LongRoPE's are all computed anew when the text outgrows
+        the original context: both as transformers does.
+        """
+        length = len(self.ids) + 1
+        switching = [rope for rope in self._ropes if rope.kind == "longrope"]
+        if not keys_fit(switching, self._text_length, length):
+            return self.prefill([*self.ids, id])[0]
+        return self._feed([id], length)
+
+    def _feed(self, ids: Sequence[int], text_length: int) -> np.ndarray:
+        logits = self.model.forward([Chunk(self.sequence, np.asarray(ids), text_length)])
+        self.ids += ids
+        self._text_length = text_length
+        return logits[0]
+
+    def _reusable(self, ids: Sequence[int]) -> int:
+        common = 0
+        for held, wanted in zip(self.ids, ids[:-1], strict=False):
+            if held != wanted:
+                break
+            common += 1
+        fits = keys_fit(self._ropes, self._text_length, len(ids)) and self.sequence.can_rewind(common)
+        return common if fits else 0
+
+
+def generate(
+    held: CachedSequence,
+    prompt_ids: list[int],
+    params: SamplingParams,
+    stop_ids: frozenset[int],
+    decoder: TextDecoder,
+    context: int,
+) -> Iterator[Piece]:
+    """Yield the answer piece by piece, a token each; the last piece holds the whole.
+
+    `params` are resolved, `prompt_ids` valid and no longer than `context`, which prompt and answer share.
+    """
+    start = time.perf_counter()
+    room = context - len(prompt_ids)
+    budget = room if params.max_tokens is None else min(params.max_tokens, room)
+    sampler = Sampler(params, held.model.config.vocab_size)
+    ids: list[int] = []
+    texts: list[str] = []
+    first_token = first_text = stop_reason = None
+    prefill_seconds = decode_seconds = 0.0
+    cached = 0
+
+    def piece(text: str, new_ids: list[int]) -> Piece:
+        nonlocal first_text
+        texts.append(text)
+        if first_text is None and text.strip():
+            first_text = time.perf_counter() - start
+        return Piece(text, new_ids)
+
+    while len(ids) < budget and stop_reason is None:
+        began = time.perf_counter()
+        if not ids:
+            logits, cached = held.prefill(prompt_ids)
+            prefill_seconds = time.perf_counter() - began
+        else:
+            logits = held.step(ids[-1])
+        ids.append(sampler.sample(logits))
+        if len(ids) == 1:
+            first_token = time.perf_counter() - start
+        else:
+            decode_seconds += time.perf_counter() - began
+        if ids[-1] in stop_ids and not params.ignore_eos:
+            stop_reason = ids[-1]
+            break
+        text = decoder.push(ids[-1])
+        stop_reason = decoder.stop
+        yield piece(text, ids[-1:])
+    rest = piece(decoder.finish(), ids[-1:] if stop_reason is not None and stop_reason == ids[-1] else [])
+    stop_reason = stop_reason if stop_reason is not None else decoder.stop
+    finish_reason: FinishReason = "length" if stop_reason is None else "stop"
+    timings = Timings(
+        len(prompt_ids), cached, len(ids), prefill_seconds, decode_seconds, first_token, first_text
+    )  # fmt: skip
+    completion = Completion("".join(texts), ids, prompt_ids, finish_reason, stop_reason, sampler.params, timings)
+    yield Piece(rest.text, rest.ids, finish_reason, completion)

@@ -1,0 +1,261 @@
+"""The Python face: load a model, and give it prompts or conversations."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .checkpoint.places import find_model
+from .checkpoint.source import Checkpoint, open_checkpoint
+from .config import read_config, token_ids
+from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
+from .model.forward import Chunk, Model
+from .model.names import collect_tensors
+from .sampling import SamplingParams
+from .text.chat import ChatTemplate
+from .text.stream import StreamDecoder
+from .text.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]  # {"role": ..., "content": ...}
+
+
+def load(model: str | os.PathLike, *, activations: str = "f32", context: int | None = None) -> LLM:
+    """Load a model: a catalogue name, a repository id already pulled, a Hugging Face folder, or a .gguf file.
+
+    `activations="f32"` asks for exact float32 arithmetic, so far the only kind. `context` lowers the number of tokens
+    that prompt and answer may have together, by default what the model was made for.
+    Raises `ModelNotFound` saying what to type where it is not there, `BadCheckpoint` and `UnsupportedModel` for what is
+    wrong with its files, `BadRequest` for the other arguments.
+    """
+    if activations != "f32":
+        raise BadRequest(f"activations should be 'f32', found {activations!r}", "activations")
+    return LLM(open_checkpoint(find_model(model)), context)
+
+
+class LLM:
+    """A loaded model. Calls do not share state: each has a cache of its own, unless it goes through a `session`.
+
+    checkpoint       what the files say
+    config           ModelConfig, the facts that the model reads
+    context          tokens that prompt and answer may have together
+    stop_ids         end-of-sequence ids, of generation_config, config and tokenizer together
+    unused_tensors   names in the files that the model does not read
+    """
+
+    def __init__(self, checkpoint: Checkpoint, context: int | None = None):
+        """Take a checkpoint's weights as they are, mapped; see `load`."""
+        self.checkpoint = checkpoint
+        self.config = read_config(checkpoint.config)
+        self.context = _checked_context(context, self.config.max_positions)
+        tensors = collect_tensors(self.config, checkpoint.tensors)
+        self.unused_tensors = tensors.unused
+        self.model = Model(self.config, tensors)
+        also = token_ids(checkpoint.generation_config.get("eos_token_id"), "generation_config.json: eos_token_id")
+        self.stop_ids = frozenset(self.config.eos_ids + also)
+        if self._tokenizer is not None:
+            self.stop_ids |= self._tokenizer.stop_ids
+        if self.unused_tensors:
+            shown = ", ".join(self.unused_tensors[:8])
+            more = f" and {len(self.unused_tensors) - 8} more" if len(self.unused_tensors) > 8 else ""
+            warnings.warn(f"{checkpoint.source}: tensors that the model does not read: {shown}{more}", stacklevel=3)
+
+    @property
+    def path(self) -> Path:
+        """The folder or file that the model came from."""
+        return self.checkpoint.source
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        return None if self.checkpoint.tokenizer_json is None else Tokenizer.from_checkpoint(self.checkpoint)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids and back. Raises where the model came without one, saying what was looked for."""
+        return self._tokenizer or Tokenizer.from_checkpoint(self.checkpoint)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The model's own template. Raises `TemplateError` where it has none."""
+        if self.checkpoint.chat_template is None:
+            raise TemplateError(f"{self.path}: this model has no chat template, so it can only continue a prompt")
+        return ChatTemplate(self.checkpoint.chat_template, self.tokenizer.special_tokens)
+
+    def forward(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits of a sequence with nothing before it: int [n] -> float32 [n, vocab]; row i scores what follows i."""
+        sequence = CachedSequence(self.model).sequence
+        return self.model.forward([Chunk(sequence, np.array(self._checked_ids(ids)), logits=slice(None))])
+
+    def session(self) -> Session:
+        """A conversation or document that grows: its cache is kept from call to call."""
+        return Session(self)
+
+    def stream(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
+    ) -> Iterator[Piece]:
+        """Continue a prompt, text or ids, yielding pieces as they come; `overrides` are fields of SamplingParams.
+
+        Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
+        prompt alone is longer than the context. A model without a tokenizer takes and gives ids, and its text is "".
+        """
+        return self.session().stream(prompt, params, **overrides)
+
+    def generate(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
+    ) -> Completion:
+        """Continue a prompt, text or ids; see `stream`."""
+        return _last(self.stream(prompt, params, **overrides))
+
+    def chat_stream(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **overrides: Any,
+    ) -> Iterator[Piece]:
+        """Answer a conversation in the model's own template, yielding pieces as they come.
+
+        Raises `TemplateError` where the template refuses the conversation, and as `stream` does.
+        """
+        return self.session().chat_stream(messages, params, tools, **overrides)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **overrides: Any,
+    ) -> Completion:
+        """Answer a conversation; see `chat_stream`."""
+        return _last(self.chat_stream(messages, params, tools, **overrides))
+
+    def chat_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+        """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""
+        return self.tokenizer.encode(self.chat_template.render(messages, tools), add_special_tokens=False)
+
+    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """A prompt as valid ids: text is tokenized, with one BOS where the tokenizer asks; an empty one becomes BOS.
+
+        Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
+        `ContextOverflow` for one longer than the context.
+        """
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked_ids(prompt, empty=True)
+        if not ids:
+            bos = self._tokenizer and self._tokenizer.bos_token_id
+            if bos is None:
+                raise BadRequest("the prompt is empty, and the model has no BOS token to begin from", "prompt")
+            ids = [bos]
+        if len(ids) > self.context:
+            both = f"{len(ids):,} tokens, more than the context of {self.context:,}"
+            raise ContextOverflow(f"the prompt has {both}", "prompt")
+        return ids
+
+    def _checked_ids(self, ids: Sequence[int], empty: bool = False) -> list[int]:
+        try:
+            array = np.asarray(ids)
+        except ValueError:
+            array = np.array(None)
+        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+            raise BadRequest(f"a prompt should be text or a flat list of ids, found {str(ids)[:80]}", "prompt")
+        if not (array.size or empty):
+            raise BadRequest("expected at least one id, found none", "prompt")
+        outside = array[(array < 0) | (array >= self.config.vocab_size)]
+        if outside.size:
+            raise BadRequest(f"id {outside[0]} is outside the vocabulary of {self.config.vocab_size:,}", "prompt")
+        return [int(id) for id in array]
+
+
+class Session:
+    """Calls that share a cache: whatever begins as the last call did, prompt and answer, is not computed again."""
+
+    def __init__(self, llm: LLM):
+        self.llm = llm
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._held = CachedSequence(self.llm.model)
+
+    @property
+    def cached_ids(self) -> list[int]:
+        """The ids whose keys and values are held."""
+        return list(self._held.ids)
+
+    def stream(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
+    ) -> Iterator[Piece]:
+        """As `LLM.stream`; the prompt is all of the text, not only what is new."""
+        llm = self.llm
+        params = (params or SamplingParams()).with_overrides(**overrides).resolved(llm.checkpoint.generation_config)
+        ids = llm.prompt_ids(prompt)
+        decoder = self._text_decoder(params)
+        return generate(self._held, ids, params, llm.stop_ids, decoder, llm.context)
+
+    def generate(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
+    ) -> Completion:
+        """As `LLM.generate`; the prompt is all of the text, not only what is new."""
+        return _last(self.stream(prompt, params, **overrides))
+
+    def chat_stream(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **overrides: Any,
+    ) -> Iterator[Piece]:
+        """As `LLM.chat_stream`; the messages are all of the conversation, not only the new one."""
+        return self.stream(self.llm.chat_ids(messages, tools), params, **overrides)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **overrides: Any,
+    ) -> Completion:
+        """As `LLM.chat`; the messages are all of the conversation, not only the new one."""
+        return _last(self.chat_stream(messages, params, tools, **overrides))
+
+    def _text_decoder(self, params: SamplingParams) -> TextDecoder:
+        if self.llm._tokenizer is not None:
+            return StreamDecoder(self.llm._tokenizer, params.stop)
+        if params.stop:
+            raise UnsupportedModel(f"{self.llm.path}: stop strings need a tokenizer, and this model came without one")
+        return _NoText()
+
+
+class _NoText:
+    """The text of a model without a tokenizer."""
+
+    stop = None
+
+    def push(self, id: int) -> str:
+        """Nothing."""
+        return ""
+
+    def finish(self) -> str:
+        """Nothing."""
+        return ""
+
+
+def _last(pieces: Iterator[Piece]) -> Completion:
+    completion = None
+    for piece in pieces:
+        completion = piece.completion
+    return completion
+
+
+def _checked_context(context: int | None, longest: int) -> int:
+    if context is None:
+        return longest
+    if type(context) is not int or not 1 <= context <= longest:
+        expected = f"a whole number from 1 to the model's {longest:,}"
+        raise BadRequest(f"context should be {expected}, found {context!r}", "context")
+    return context

@@ -1,0 +1,56 @@
+"""How many numbers a model is, and how much memory it and its users take: arithmetic on a `ModelConfig`."""
+
+from __future__ import annotations
+
+from ..config import ModelConfig
+
+FLOAT32_BYTES = 4
+
+
+def parameters(config: ModelConfig) -> int:
+    """How many numbers the model's tensors hold; a tied head counts once, with the embedding."""
+    embedding = config.vocab_size * config.hidden_size
+    head = 0 if config.tied else embedding
+    return embedding + config.num_layers * _layer_parameters(config) + config.hidden_size + head
+
+
+def _layer_parameters(config: ModelConfig) -> int:
+    hidden, queries, keys = (
+        config.hidden_size,
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+    )
+    attention = 2 * hidden * queries + 2 * hidden * keys
+    attention += (queries + 2 * keys) * config.qkv_bias + hidden * config.output_bias
+    feed_forward = 3 * hidden * config.intermediate_size
+    feed_forward += (2 * config.intermediate_size + hidden) * config.mlp_bias
+    norms = hidden * (4 if config.post_norms else 2) + 2 * config.head_dim * config.qk_norm
+    return attention + feed_forward + norms
+
+
+def kv_bytes_per_token(config: ModelConfig, value_bytes: float = FLOAT32_BYTES) -> float:
+    """Bytes that one more token takes in the key-value cache of all layers, while no window is full yet."""
+    return config.num_layers * _layer_kv_bytes(config, value_bytes)
+
+
+def kv_bytes(config: ModelConfig, tokens: int, value_bytes: float = FLOAT32_BYTES) -> float:
+    """Bytes of keys and values that a sequence of `tokens` needs: a layer with a window keeps no more than that."""
+    kept = sum(min(tokens, layer.window or tokens) for layer in config.layers)
+    return kept * _layer_kv_bytes(config, value_bytes)
+
+
+def _layer_kv_bytes(config: ModelConfig, value_bytes: float) -> float:
+    return 2 * config.num_kv_heads * config.head_dim * value_bytes
+
+
+def tokens_that_fit(config: ModelConfig, memory: float, users: int = 1, value_bytes: float = FLOAT32_BYTES) -> int:
+    """The longest context, up to the model's own, that each of `users` can have in `memory` bytes beside each other."""
+    share = memory / users
+    low, high = 0, config.max_positions
+    while low < high:
+        middle = (low + high + 1) // 2
+        if kv_bytes(config, middle, value_bytes) <= share:
+            low = middle
+        else:
+            high = middle - 1
+    return low
