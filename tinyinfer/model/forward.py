@@ -45,7 +45,7 @@ class Model:
             Layer(config, settings, weights) for settings, weights in zip(config.layers, tensors.layers, strict=True)
         ]
         self.final_norm = _norm_weight(config, tensors.final_norm)
-        self.head = Linear(tensors.head)
+        self.head = Linear([tensors.head])
 
     def forward(self, chunks: Sequence[Chunk]) -> np.ndarray:
         """Run new tokens through the model: float32 [rows, vocab], the wanted rows of each chunk in order.
@@ -124,8 +124,10 @@ class Layer:
 
     def __init__(self, config: ModelConfig, settings: LayerConfig, weights: Mapping[str, np.ndarray]):
         self.config, self.rope = config, settings.rope
-        linears = ("query", "key", "value", "output", "gate", "up", "down")
-        self.linear = {name: Linear(weights[name], weights.get(f"{name}_bias")) for name in linears}
+        self.query_key_value = _linear(weights, "query", "key", "value")
+        self.output = _linear(weights, "output")
+        self.gate_up = _linear(weights, "gate", "up")
+        self.down = _linear(weights, "down")
         self.norms = {name: _norm_weight(config, array) for name, array in weights.items() if name.endswith("norm")}
 
     def forward(self, x: np.ndarray, batch: Batch, index: int) -> np.ndarray:
@@ -136,21 +138,27 @@ class Layer:
         return x + (self._norm("mlp_post_norm", thought) if self.config.post_norms else thought)
 
     def _attention(self, x: np.ndarray, batch: Batch, index: int) -> np.ndarray:
-        shape = (len(x), -1, self.config.head_dim)
-        query, key, value = (self.linear[name](x).reshape(shape) for name in ("query", "key", "value"))
-        if self.config.qk_norm:
-            query, key = self._norm("query_norm", query), self._norm("key_norm", key)
-        cos, sin = batch.angles(self.rope)
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        mixed = batch.write_and_attend(index, query, key, value, self.config)
-        return self.linear["output"](mixed.reshape(len(x), -1))
+        config = self.config
+        heads = self.query_key_value(x).reshape(len(x), -1, config.head_dim)  # [rows, H + 2 G, D]
+        rotated = heads[:, : -config.num_kv_heads]  # queries and keys
+        if config.qk_norm:
+            query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
+            rotated = np.concatenate([self._norm("query_norm", query), self._norm("key_norm", key)], axis=1)
+        rotated = rotate(rotated, *batch.angles(self.rope))
+        query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
+        mixed = batch.write_and_attend(index, query, key, heads[:, -config.num_kv_heads :], config)
+        return self.output(mixed.reshape(len(x), -1))
 
     def _feed_forward(self, x: np.ndarray) -> np.ndarray:
-        gate = activation(self.config.activation, self.linear["gate"](x))
-        return self.linear["down"](gate * self.linear["up"](x))
+        gate, up = np.split(self.gate_up(x), 2, axis=-1)
+        return self.down(activation(self.config.activation, gate) * up)
 
     def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
         return rms_norm(x, self.norms[name], self.config.norm_eps)
+
+
+def _linear(weights: Mapping[str, np.ndarray], *names: str) -> Linear:
+    return Linear([weights[name] for name in names], [weights.get(f"{name}_bias") for name in names])
 
 
 def _norm_weight(config: ModelConfig, array: np.ndarray) -> np.ndarray:

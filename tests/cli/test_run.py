@@ -1,0 +1,199 @@
+"""`tinyinfer run`, as a process with pipes and signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.chain_models import say, write_chain_model
+from tests.cli.commands import COMMAND, environment, refused, tinyinfer
+
+# After a rendered chat, which ends in a newline, the model says "Hi!"; after a bare "a" it says "bcd".
+CHAIN = say("Hi!") | say("bcd", after="a")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_chain_model(folder / "hi", CHAIN)
+    write_chain_model(folder / "plain", CHAIN, template=None)
+    write_chain_model(folder / "endless", say("talk ", end=None), context=100_000)
+    return folder
+
+
+def test_the_answer_is_on_standard_output_and_the_timings_are_not(models):
+    done = tinyinfer("run", models / "hi", "Hello")
+    assert (done.returncode, done.stdout) == (0, "Hi!\n")
+    for word in ("prefill", "decode", "tokens/s", "first text"):
+        assert word in done.stderr
+    assert tinyinfer("run", models / "hi", "Hello", "-q").stderr == ""
+
+
+@pytest.mark.parametrize("argv", [["-"], []])
+def test_the_prompt_can_be_piped_in(models, argv):
+    assert tinyinfer("run", models / "hi", *argv, input="Hello\n").stdout == "Hi!\n"
+
+
+def test_the_prompt_can_come_from_a_file(models, tmp_path):
+    (tmp_path / "prompt").write_text("a\n")
+    assert tinyinfer("run", models / "hi", "--raw", "-f", tmp_path / "prompt").stdout == "bcd\n"
+
+
+def test_raw_or_without_a_template_the_prompt_is_continued(models):
+    assert tinyinfer("run", models / "hi", "a", "--raw").stdout == "bcd\n"
+    assert tinyinfer("run", models / "plain", "a").stdout == "bcd\n"
+
+
+def test_json_holds_everything(models):
+    done = tinyinfer("run", models / "hi", "a", "--raw", "--json", "--temp", "1e-9", "--seed", "7", "--top-k", "5")
+    record = json.loads(done.stdout)
+    assert (record["text"], record["ids"][:3], record["prompt_ids"]) == ("bcd", [98, 99, 100], [97])
+    assert record["finish_reason"] == "stop"
+    assert (record["sampling"]["seed"], record["sampling"]["top_k"], record["sampling"]["top_p"]) == (7, 5, 1.0)
+    assert record["timings"]["prompt_tokens"] == 1
+    assert done.stderr == ""
+
+
+def test_json_reports_the_seed_that_was_drawn(models):
+    runs = [json.loads(tinyinfer("run", models / "hi", "a", "--raw", "--json", "--temp", "1").stdout) for _ in range(2)]
+    assert all(isinstance(run["sampling"]["seed"], int) for run in runs)
+    assert runs[0]["sampling"]["seed"] != runs[1]["sampling"]["seed"]  # equal once in 2**32
+
+
+def test_max_tokens_and_stop(models):
+    done = tinyinfer("run", models / "hi", "a", "--raw", "--json", "-n", "2")
+    assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("bc", "length")
+    done = tinyinfer("run", models / "hi", "a", "--raw", "--json", "--stop", "cd")
+    assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("b", "stop")
+
+
+def test_verbose_shows_the_prompt_as_the_model_read_it(models):
+    done = tinyinfer("run", models / "hi", "Hello", "--system", "Be kind", "-v")
+    assert r"<|im_start|>system\nBe kind<|im_end|>\n<|im_start|>user\nHello<|im_end|>" in done.stderr
+    assert "greedy" in done.stderr
+
+
+def test_an_empty_prompt_is_refused(models):
+    assert "the prompt is empty" in refused(tinyinfer("run", models / "hi", ""))
+    assert "empty" in refused(tinyinfer("run", models / "plain", ""))
+    assert "the prompt is empty" in refused(tinyinfer("run", models / "hi", input=""))
+
+
+def test_a_system_message_needs_a_template(models):
+    assert "this model has none" in refused(tinyinfer("run", models / "plain", "a", "--system", "x"))
+    assert "--raw switches it off" in refused(tinyinfer("run", models / "hi", "a", "--raw", "--system", "x"))
+
+
+def test_a_template_that_refuses_is_quoted(models):
+    assert "System role refused" in refused(tinyinfer("run", models / "hi", "a", "--system", "forbidden"))
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(models):
+    message = refused(tinyinfer("run", models / "hi", "--raw", "x" * 600))
+    assert "600" in message
+    assert "512" in message
+
+
+def test_a_closed_standard_error_puts_nothing_among_the_text(models):
+    argv = [*COMMAND, "run", models / "hi", "a", "--raw"]
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2), env=environment()
+    )
+    assert (done.returncode, done.stdout) == (0, b"bcd\n")
+
+
+def test_the_context_can_be_made_smaller_and_not_larger(models):
+    message = refused(tinyinfer("run", models / "hi", "--raw", "-c", "3", "abcd"))
+    assert "4 tokens" in message
+    assert "context of 3" in message
+    assert "found 1000" in refused(tinyinfer("run", models / "hi", "-c", "1000", "a"))
+    assert tinyinfer("run", models / "hi", "--raw", "-c", "0", "a").stdout == "bcd\n"
+
+
+def test_threads_are_set_before_the_libraries_that_read_them_are_loaded(models):
+    program = (
+        "import os, sys; from tinyinfer.cli import main; main(sys.argv[1:]);"
+        "print(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    argv = [sys.executable, "-c", program, "run", models / "hi", "a", "--raw", "-t", "1"]
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
+    assert done.stdout == "bcd\n1 1\n"
+    assert "threads should be a whole number from 1, found 0" in refused(
+        tinyinfer("run", models / "hi", "a", "-t", "0")
+    )
+
+
+def test_a_warning_is_a_sentence_too(models, tmp_path):
+    write_chain_model(tmp_path / "odd", CHAIN, unused="model.extra.weight")
+    done = tinyinfer("run", tmp_path / "odd", "a", "--raw", "-q")
+    assert (done.returncode, done.stdout) == (0, "bcd\n")
+    assert done.stderr.startswith("tinyinfer: warning: ")
+    assert done.stderr.count("\n") == 1
+    assert "model.extra.weight" in done.stderr
+
+
+def start(*argv):
+    return subprocess.Popen(
+        [*COMMAND, *map(str, argv)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+
+
+def test_text_is_streamed_and_ctrl_c_ends_it_without_a_traceback(models):
+    process = start("run", models / "endless", "Hello")
+    assert os.read(process.stdout.fileno(), 4)  # what is there before the end was streamed
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+
+
+INTERRUPTED_IMPORT = """
+import sys
+from tinyinfer.cli import main
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("module", ["argparse", "tinyinfer.cli.run", "tinyinfer.llm", "numpy", "tokenizers", "jinja2"])
+def test_ctrl_c_during_an_import_leaves_no_traceback(models, module):
+    argv = [sys.executable, "-c", INTERRUPTED_IMPORT, module, "run", str(models / "hi"), "Hello"]
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(models):
+    process = start("run", models / "endless", "Hello")
+    assert os.read(process.stdout.fileno(), 4)
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(timeout=30) == 141
+    assert errors == b""
+
+
+def test_a_full_disk_is_one_sentence(models):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "run", models / "hi", "Hello"],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"tinyinfer: error: No space left on device\n"

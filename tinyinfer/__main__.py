@@ -1,0 +1,7 @@
+"""`python -m tinyinfer` is the `tinyinfer` command."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""From bytes on disk to named arrays: folders, safetensors, GGUF, and how models are obtained."""

@@ -1,0 +1,141 @@
+"""The command line: the only part of tinyinfer that prints or exits.
+
+    __init__.py     main: which command, and what becomes of its errors
+    options.py      flags that several commands share
+    run.py          run: one prompt, one streamed answer
+    chat.py         chat: the interactive session; conversation.py what was said, terminal.py how a turn is read
+    models.py       pull, list, convert
+    info.py         info: a model's facts, and what fits into this machine's memory
+    tokenize.py     tokenize: text to ids
+    output.py       timings, JSON, tables, progress bars
+
+Text goes to standard output, everything else to standard error. The exit code is 0 when all went well, 2 for an error
+(one sentence on standard error) or wrong usage, 130 after Ctrl-C, 141 when the reader of a pipe went away.
+
+A command's module is imported only when it is called, and what is slow to import only when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+COMMANDS = {  # name: (module, usage, what it does)
+    "run": ("run", "run MODEL [PROMPT]", "answer or continue a prompt, streaming the text"),
+    "chat": ("chat", "chat MODEL", "talk with a model"),
+    "pull": ("models", "pull NAME", "fetch a model of the catalogue or of the Hugging Face Hub"),
+    "list": ("models", "list", "show the models that are here and those of the catalogue"),
+    "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
+    "convert": ("models", "convert FILE.gguf FOLDER", "turn a GGUF file into a Hugging Face style folder"),
+    "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
+}
+
+OK, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command, `argv` or the process's own arguments; returns the exit code.
+
+    Raises only what is a bug of ours: its traceback is then wanted.
+    """
+    try:
+        code = _run(sys.argv[1:] if argv is None else list(argv))
+        _flush()
+        return code
+    except KeyboardInterrupt:
+        return _leave(INTERRUPTED)
+    except BrokenPipeError:
+        return _leave(BROKEN_PIPE)
+    except SystemExit as leaving:  # argparse, after --help
+        return _leave(leaving.code or OK)
+    except MemoryError as error:
+        return _leave(ERROR, f"not enough memory: {error}" if str(error) else "not enough memory")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return _leave(ERROR, f"{error.filename}: {reason}" if error.filename else reason)
+    except Exception as error:
+        from ..errors import TinyinferError
+
+        if not isinstance(error, TinyinferError):
+            raise
+        return _leave(ERROR, str(error))
+
+
+def _run(argv: list[str]) -> int:
+    _never_fail_on_a_character()
+    warnings.showwarning = _warn
+    name = argv[0] if argv else None
+    if name in COMMANDS:
+        import importlib
+
+        from .options import Parser
+
+        module, usage, summary = COMMANDS[name]
+        command = getattr(importlib.import_module(f".{module}", __name__), f"{name}_command")
+        parser = Parser(usage, summary)
+        action = command(parser)
+        return action(parser.parse(argv[1:]))
+    if name in ("--version", "-V"):
+        from .. import __version__
+
+        print(f"tinyinfer {__version__}")
+        return OK
+    if name in ("--help", "-h", "help"):
+        print(_help())
+        return OK
+    if name is None:
+        print(_help(), file=sys.stderr)
+        return ERROR
+    return _leave(ERROR, f"there is no command {name!r}; known are {', '.join(COMMANDS)} (see tinyinfer --help)")
+
+
+def _help() -> str:
+    lines = [f"  {usage:26}{summary}" for _, usage, summary in COMMANDS.values()]
+    return "\n".join(
+        [
+            "usage: tinyinfer COMMAND ...",
+            "",
+            "Run language models on this machine's CPU.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "  tinyinfer COMMAND --help   shows what a command takes",
+            "  tinyinfer --version        shows the version",
+            "",
+            "MODEL is a name from `tinyinfer list`, a repository already pulled, a folder, or a .gguf file.",
+            "To begin:  tinyinfer pull smollm2-135m-instruct && tinyinfer chat smollm2-135m-instruct",
+        ]
+    )
+
+
+def _never_fail_on_a_character() -> None:
+    """Print a replacement for what the terminal's encoding can't say, rather than stop in the middle of an answer."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _warn(message: Warning | str, *where: object) -> None:
+    if sys.stderr is not None:
+        print("tinyinfer: warning:", message, file=sys.stderr)
+
+
+def _leave(code: int, message: str | None = None) -> int:
+    """Say why, and see to it that Python's own last flush has nothing left to fail on."""
+    try:
+        if message and sys.stderr is not None:
+            # one sentence, whatever a message that quotes a file may hold
+            print("tinyinfer: error:", " ".join(message.split()), file=sys.stderr, flush=True)
+        _flush()
+    except (OSError, KeyboardInterrupt):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+    return code
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()

@@ -1,0 +1,135 @@
+"""`tinyinfer info`: a model's shape and size, and what fits into this machine's memory beside it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .options import Parser, add_model, settle_model
+from .output import show_json, size
+
+USERS = (1, 4, 16)
+
+
+def info_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
+    """The flags of `info`."""
+    add_model(parser)
+    parser.add_argument("--json", action="store_true", help="write a JSON object")
+    parser.epilog = (
+        "Weights are not read. What fits is what memory is free now, less the weights; work space is not counted."
+    )
+    return info
+
+
+def info(args: argparse.Namespace) -> int:
+    """Print the facts of a model."""
+    settle_model(args)
+    from ..checkpoint.places import find_model
+
+    path = find_model(args.model)
+    facts = facts_of(path, free_memory())
+    if args.json:
+        show_json(facts)
+    else:
+        print("\n".join(f"{name:15}{value}" for name, value in rows(facts)))
+    return 0
+
+
+def facts_of(path: Path, memory: int | None) -> dict[str, Any]:
+    """What is known of the model at `path` without reading weights; `memory` is how many bytes are free, if known."""
+    from ..checkpoint.safetensors import dtype_name
+    from ..checkpoint.source import open_checkpoint, tensor_layout
+    from ..config import read_config
+    from ..model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
+
+    checkpoint = open_checkpoint(path)
+    config = read_config(checkpoint.config)
+    sizes: dict[str, int] = {}
+    for dtype, shape in tensor_layout(checkpoint.tensors).values():
+        count = dtype.itemsize
+        for length in shape:
+            count *= length
+        sizes[dtype_name(dtype)] = sizes.get(dtype_name(dtype), 0) + count
+    weights = sum(sizes.values())
+    windows = {layer.window for layer in config.layers if layer.window}
+    facts = {
+        "path": str(path),
+        "architecture": config.architecture,
+        "layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "windowed_layers": sum(1 for layer in config.layers if layer.window),
+        "window": max(windows, default=None),
+        "vocabulary": config.vocab_size,
+        "tied": config.tied,
+        "context": config.max_positions,
+        "chat_template": checkpoint.chat_template is not None,
+        "parameters": parameters(config),
+        "weight_bytes": weights,
+        "weight_bytes_by_dtype": sizes,
+        "kv_bytes_per_token": int(kv_bytes_per_token(config)),
+        "kv_bytes_full_context": int(kv_bytes(config, config.max_positions)),
+        "free_memory_bytes": memory,
+    }
+    if memory is not None:
+        left = max(memory - weights, 0)
+        facts["tokens_that_fit"] = {str(users): tokens_that_fit(config, left, users) for users in USERS}
+    return facts
+
+
+def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The facts for people: (name, value)."""
+    dtypes = ", ".join(facts["weight_bytes_by_dtype"]) or "no tensors"
+    heads = f"{facts['heads']} heads of {facts['head_dim']} dimensions, {facts['kv_heads']} for keys and values"
+    if facts["window"]:
+        heads += f"; {facts['windowed_layers']} layers see {facts['window']:,} tokens back"
+    width = f"{facts['hidden_size']:,} wide, feed-forward {facts['intermediate_size']:,}"
+    table = [
+        ("path", facts["path"]),
+        ("architecture", f"{facts['architecture']}: {facts['layers']} layers, {width}"),
+        ("attention", heads),
+        ("vocabulary", f"{facts['vocabulary']:,} tokens, {'tied' if facts['tied'] else 'separate'} head"),
+        ("context", f"{facts['context']:,} tokens"),
+        ("chat template", "yes" if facts["chat_template"] else "no"),
+        ("parameters", f"{facts['parameters']:,}"),
+        ("weights", f"{size(facts['weight_bytes'])} ({dtypes})"),
+        (
+            "KV cache",
+            f"{facts['kv_bytes_per_token']:,} bytes a token, {size(facts['kv_bytes_full_context'])} at full context",
+        ),
+    ]
+    if facts["free_memory_bytes"] is None:
+        return [*table, ("memory", "how much is free can't be told on this system")]
+    table.append(("memory", f"{size(facts['free_memory_bytes'])} free; beside the weights fit"))
+    for users, tokens in facts["tokens_that_fit"].items():
+        whole = ", the whole context" if tokens == facts["context"] else ""
+        table.append(("", f"{users:>4} {'user' if users == '1' else 'users'}: {tokens:,} tokens each{whole}"))
+    return table
+
+
+def free_memory() -> int | None:
+    """Bytes that can be taken without swapping, None where the system doesn't say; a container's limit counts."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return _physical_memory()
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no such limit, or the word "max"
+        return available
+    return min(available, max(limit - used, 0))
+
+
+def _physical_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return None

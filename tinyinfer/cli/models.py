@@ -1,0 +1,82 @@
+"""`tinyinfer pull`, `list` and `convert`: models come, are shown, and change form."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from .options import Parser
+from .output import note, progress_bars, show_json, size
+
+if TYPE_CHECKING:
+    from ..checkpoint.places import Place
+
+
+def pull_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
+    """The flags of `pull`."""
+    parser.add_argument("name", metavar="NAME", help="a name of the catalogue, or owner/name of the Hugging Face Hub")
+    parser.add_argument("--force", action="store_true", help="fetch it again even where it is there")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    return pull
+
+
+def pull(args: argparse.Namespace) -> int:
+    """Fetch a model, and print where it is."""
+    from ..checkpoint.pull import pull
+
+    print(pull(args.name, progress_bars(args.quiet), force=args.force))
+    return 0
+
+
+def list_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
+    """The flags of `list`."""
+    parser.add_argument("--json", action="store_true", help="write a JSON list")
+    return list_models
+
+
+def list_models(args: argparse.Namespace) -> int:
+    """Print what is there, and what of the catalogue could be."""
+    from ..checkpoint.places import home, installed
+
+    places = installed()
+    if args.json:
+        show_json([asdict(place) | {"path": place.path and str(place.path)} for place in places])
+        return 0
+    note(f"models in {home()}; `tinyinfer pull NAME` fetches what is not there")
+    width = max((len(place.name) for place in places), default=0)
+    for place in places:
+        print(
+            f"{place.name:{width}}  {size(place.bytes):>8}  {'here   ' if place.path else 'to pull'}  {_about(place)}"
+        )
+    return 0
+
+
+def _about(place: Place) -> str:
+    from ..checkpoint.catalogue import catalogue
+
+    entry = catalogue().get(place.name)
+    if entry:
+        return f"{entry.description} ({entry.licence})"
+    return {"hub": "from the Hugging Face Hub", "gguf": "a GGUF file"}.get(place.kind, "a folder of your own")
+
+
+def convert_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
+    """The flags of `convert`."""
+    parser.add_argument("file", metavar="FILE", help="a .gguf file, or any other MODEL")
+    parser.add_argument("folder", metavar="FOLDER", help="the folder to write; must not be there yet, or be empty")
+    dtypes = ("float32", "bfloat16", "float16")
+    parser.add_argument("--dtype", choices=dtypes, help="how to store the weights (default: as they are read)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    return convert
+
+
+def convert(args: argparse.Namespace) -> int:
+    """Write a model as a Hugging Face style folder, and print where it is."""
+    from ..checkpoint.places import find_model
+    from ..checkpoint.source import open_checkpoint, write_folder
+
+    write_folder(open_checkpoint(find_model(args.file)), args.folder, args.dtype, progress_bars(args.quiet))
+    print(args.folder)
+    return 0

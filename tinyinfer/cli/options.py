@@ -1,0 +1,161 @@
+"""Flags that several commands share, under the names that users of llama.cpp and mlx-lm know, and what they hold."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from ..errors import BadRequest
+from ..sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from ..llm import LLM
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse, but wrong usage is an error like any other: one sentence."""
+
+    def __init__(self, usage: str, summary: str):
+        """`usage` is the command with its arguments, `summary` what it does."""
+        self.command = usage.split()[0]
+        super().__init__(
+            prog=f"tinyinfer {self.command}",
+            usage=f"tinyinfer {usage} [options]",
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        """Parse flags and positional arguments in any order."""
+        return self.parse_intermixed_args(argv)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `BadRequest` rather than exit."""
+        raise BadRequest(f"{message} (see tinyinfer {self.command} --help)")
+
+
+def add_model(parser: Parser, following: str | None = None, help: str | None = None) -> None:
+    """MODEL, by place or by flag, and the one positional argument that may follow it."""
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a name from `tinyinfer list`, a folder or a .gguf file"
+    )
+    if following:
+        parser.add_argument(following, nargs="?", metavar=following.upper(), help=help)
+    parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the same, as a flag")
+    parser.set_defaults(following=following)
+
+
+def settle_model(args: argparse.Namespace) -> None:
+    """Put into `args.model` what was said either way; with -m, what stands first is the argument after MODEL."""
+    if args.model_flag is None:
+        if args.model is None:
+            raise BadRequest("a model is needed: a name from `tinyinfer list`, a folder or a .gguf file", "model")
+        return
+    if args.following is None or getattr(args, args.following) is not None:
+        if args.model is not None:
+            raise BadRequest(f"two models were given, {args.model!r} and {args.model_flag!r}", "model")
+    else:
+        setattr(args, args.following, args.model)
+    args.model = args.model_flag
+
+
+def add_loading(parser: Parser, verbose: str) -> None:
+    """How the model is loaded, and how much is said about it."""
+    context_help = "tokens that prompt and answer may have together (0, the default: what the model was made for)"
+    parser.add_argument("-c", "--ctx-size", "--context", dest="context", type=int, metavar="N", help=context_help)
+    parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no timings and no progress")
+    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
+
+
+def load_model(args: argparse.Namespace) -> LLM:
+    """The model that MODEL and the loading flags ask for."""
+    if args.threads is not None:
+        if args.threads < 1:
+            raise BadRequest(f"threads should be a whole number from 1, found {args.threads}", "threads")
+        # The libraries that NumPy computes with read this when they are loaded, which the next line does.
+        os.environ |= dict.fromkeys(THREAD_VARIABLES, str(args.threads))
+    from ..llm import load
+
+    return load(args.model, context=args.context or None)
+
+
+def add_sampling(parser: Parser) -> None:
+    """Everything that `SamplingParams` holds."""
+    group = parser.add_argument_group("sampling", "what is not given is taken from the model's generation_config.json")
+
+    def add(*flags: str, **options: object) -> None:
+        group.add_argument(*flags, **options)
+
+    whole_help = "most tokens to generate; -1, the default: until the model ends or its context is full"
+    add("-n", "--max-tokens", "--n-predict", "--predict", type=int, metavar="N", help=whole_help)
+    add("--temp", "--temperature", type=float, metavar="T", help="0: always the likeliest token; higher: more varied")
+    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens; 0: off")
+    add("--top-p", type=float, metavar="P", help="draw from the fewest tokens that reach probability P; 1: off")
+    add("--min-p", type=float, metavar="P", help="drop tokens less than P times as likely as the likeliest; 0: off")
+    add("-s", "--seed", type=int, metavar="N", help="repeat the run that had this seed; -1, the default: a new one")
+    add("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
+    add("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
+
+
+def sampling_params(args: argparse.Namespace) -> SamplingParams:
+    """The sampling flags as `SamplingParams`; raises `BadRequest` for an impossible value."""
+    return SamplingParams(
+        max_tokens=_unless_minus_one(args.max_tokens),
+        temperature=args.temp,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        seed=_unless_minus_one(args.seed),
+        stop=args.stop,
+        ignore_eos=args.ignore_eos,
+    )
+
+
+def _unless_minus_one(value: int | None) -> int | None:
+    return None if value == -1 else value
+
+
+def text_argument(text: str | None, file: str | None, what: str) -> str:
+    """The text given, or that of `file`, or of standard input where `text` is "-" or absent and input is piped.
+
+    From a file or a pipe one newline at the end is not part of the text: editors and `echo` put it there.
+    Raises `BadRequest` where there is none, or where it is not UTF-8.
+    """
+    if text is not None and file is not None:
+        raise BadRequest(f"{what} was given twice, as an argument and by --file", what)
+    if file is not None:
+        return _decoded(Path(file).read_bytes(), file)
+    if text is not None and text != "-":
+        return checked_text(text, what)
+    if sys.stdin is None or (text is None and sys.stdin.isatty()):
+        raise BadRequest(f"{what} is needed: as an argument, by --file, or piped in", what)
+    return _decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def _decoded(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{where}: not UTF-8 text: byte {raw[error.start]:#04x} at {error.start:,}") from None
+
+
+def checked_text(text: str, what: str) -> str:
+    """`text` itself; raises `BadRequest` where the shell handed over bytes that are not UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{what} is not UTF-8 text: see character {error.start:,}", what) from None
+    return text

@@ -1,0 +1,108 @@
+"""What commands show: timings and sampling values, JSON, sizes, progress bars."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ..progress import Bar, Progress, silent
+from ..sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from ..generate import Completion
+
+TIMINGS = (
+    "prompt_tokens", "cached_tokens", "completion_tokens", "prefill_seconds", "decode_seconds",
+    "prefill_tokens_per_second", "decode_tokens_per_second", "time_to_first_token", "time_to_first_text",
+)  # fmt: skip
+
+
+def note(*lines: str) -> None:
+    """Say something on standard error; nothing where that is closed, as print would then take standard output."""
+    if sys.stderr is not None:
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Write a piece of an answer on standard output, at once."""
+    print(text, end="", flush=True)
+
+
+def show_json(value: Any) -> None:
+    """Write one JSON value on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def timing_lines(completion: Completion) -> list[str]:
+    """How long the parts of a completion took, for people."""
+    timings = completion.timings
+    fresh = timings.prompt_tokens - timings.cached_tokens
+    cached = f", {timings.cached_tokens:,} more were cached" if timings.cached_tokens else ""
+    ended = "ended by the model" if completion.finish_reason == "stop" else "cut at the limit"
+    prefill = f"{fresh:,} tokens in {timings.prefill_seconds:.2f} s{_rate(timings.prefill_tokens_per_second)}{cached}"
+    decode = f"{timings.completion_tokens:,} tokens"
+    if timings.decode_tokens_per_second:
+        decode += f", after the first in {timings.decode_seconds:.2f} s{_rate(timings.decode_tokens_per_second)}"
+    lines = [f"prefill     {prefill}", f"decode      {decode}, {ended}"]
+    if timings.time_to_first_text is not None:
+        lines.append(f"first text  after {timings.time_to_first_text:.2f} s")
+    return lines
+
+
+def _rate(per_second: float | None) -> str:
+    return f" ({per_second:.1f} tokens/s)" if per_second else ""
+
+
+def sampling_line(params: SamplingParams) -> str:
+    """The values that a completion was sampled with, for people."""
+    if params.greedy:
+        return "sampling    greedy"
+    values = [("temperature", params.temperature), ("top_k", params.top_k), ("top_p", params.top_p)]
+    values += [("min_p", params.min_p), ("seed", params.seed)]
+    return "sampling    " + ", ".join(f"{name} {value}" for name, value in values)
+
+
+def completion_record(completion: Completion) -> dict[str, Any]:
+    """A completion as --json gives it, with all that it takes to repeat it."""
+    return {
+        "text": completion.text,
+        "ids": completion.ids,
+        "prompt_ids": completion.prompt_ids,
+        "finish_reason": completion.finish_reason,
+        "sampling": asdict(completion.params),
+        "timings": {name: getattr(completion.timings, name) for name in TIMINGS},
+    }
+
+
+def size(count: float) -> str:
+    """Bytes for people, in powers of a thousand: `538 MB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def progress_bars(quiet: bool = False) -> Progress:
+    """Progress drawn on standard error: bars on a terminal, else one line for each piece of work."""
+    if quiet:
+        return silent
+    return _bar if sys.stderr is not None and sys.stderr.isatty() else _line
+
+
+def _bar(description: str, total: int, unit: str) -> AbstractContextManager[Bar]:
+    from tqdm import tqdm
+
+    # tqdm by itself shows nothing on a terminal that doesn't know its size
+    columns, lines = shutil.get_terminal_size()
+    return tqdm(total=total, desc=description, unit=unit, unit_scale=True, file=sys.stderr, ncols=columns, nrows=lines)
+
+
+def _line(description: str, total: int, unit: str) -> AbstractContextManager[Bar]:
+    amount = f" ({size(total)})" if unit == "B" and total else ""
+    note(f"{description}{amount}")
+    return silent(description, total, unit)

@@ -1,0 +1,134 @@
+"""A conversation -> the text that a model was trained to continue, by the chat template that comes with the model.
+
+Templates are Jinja programs. Here they get what transformers' `apply_chat_template` gives them, so that the text is the
+same, in a sandbox (`sandbox.py`) and on a checked copy of the messages (`messages.py`).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtra, TemplateError
+from .messages import check_tools, joined_parts, plain, prepare_messages
+
+if TYPE_CHECKING:
+    import jinja2
+
+Messages = list[dict[str, Any]]
+
+
+class ChatTemplate:
+    """A model's chat template. Compiled when it is first used; safe to share between threads."""
+
+    def __init__(self, source: str | None, special_tokens: Mapping[str, str] | None = None):
+        """`source` is Jinja, None for a model that has none; `special_tokens` are variables such as "bos_token"."""
+        self.source = source
+        self.special_tokens = dict(special_tokens or {})
+
+    def render(self, messages: Any, tools: Any = None, add_generation_prompt: bool = True, **variables: Any) -> str:
+        """The conversation as text, ready for `Tokenizer.encode(text, add_special_tokens=False)`.
+
+        `messages` are dicts with a "role", and "content" that is text, null, or a list of text parts. The parts go to a
+        template that prints them by itself; to any other they are joined by newlines. `tools` are JSON descriptions.
+        With `add_generation_prompt` the text ends where the assistant's answer begins. `variables` are seen by the
+        template under their names. Nothing that is given is changed.
+
+        Raises `BadRequest` for malformed messages or tools, `TemplateError` where there is no template, where it is not
+        valid, where it refuses the conversation (with its own words) or fails, and `MissingExtra` without jinja2.
+        """
+        given = {"documents": None, **self.special_tokens, **plain(variables, "template variables")}
+        given |= {"tools": check_tools(tools), "add_generation_prompt": bool(add_generation_prompt)}
+        parsed = prepare_messages(messages)
+        try:
+            return self._render(parsed, given)
+        except TemplateError:
+            # A few templates add the arguments of a tool call to text, and want them as the text that was sent.
+            as_sent = prepare_messages(messages, parse_arguments=False)
+            if as_sent != parsed:
+                with suppress(TemplateError):
+                    return self._render(as_sent, given)
+            raise
+
+    def _render(self, messages: Messages, variables: dict[str, Any]) -> str:
+        return self._run(self._fit_content(messages, variables), variables)
+
+    def _fit_content(self, messages: Messages, variables: dict[str, Any]) -> Messages:
+        """Join the parts of every content list that the template would not print by itself.
+
+        That is found by asking it: the conversation is rendered with a marker in each part, which must come out, and
+        not as Python writes a list.
+        """
+        lists = [i for i, message in enumerate(messages) if isinstance(message.get("content"), list)]
+        if not lists:
+            return messages
+        marked = list(messages)
+        markers = {i: [f"part-{i}-{j}-of-content" for j in range(len(messages[i]["content"]))] for i in lists}
+        for i in lists:
+            marked[i] = {**messages[i], "content": [{"type": "text", "text": marker} for marker in markers[i]]}
+        text = ""
+        with suppress(TemplateError):
+            text = self._run(marked, variables)
+        fitted = list(messages)
+        for i in lists:
+            if not all(marker in text and f"'text': '{marker}'" not in text for marker in markers[i]):
+                fitted[i] = {**messages[i], "content": joined_parts(messages[i]["content"])}
+        return fitted
+
+    def _run(self, messages: Messages, variables: dict[str, Any]) -> str:
+        template = self._compiled
+        from . import sandbox
+
+        try:
+            return sandbox.run(template, {**variables, "messages": messages})
+        except sandbox.Refused as error:
+            raise TemplateError(f"the chat template refused the conversation: {error}", "messages") from error
+        except Exception as error:  # a template may lead to any error that Python has
+            raise TemplateError(f"the chat template failed{_line(error)}: {_reason(error)}", "messages") from error
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        if self.source is None:
+            where = "chat_template.jinja or tokenizer_config.json"
+            raise TemplateError(f"this model has no chat template in {where}: give it a plain prompt", "messages")
+        try:
+            from .sandbox import Environment
+        except ModuleNotFoundError as error:
+            if error.name != "jinja2":
+                raise
+            raise MissingExtra("rendering a chat template", "chat") from error
+        try:
+            return Environment().from_string(self.source)
+        except Exception as error:  # besides Jinja's own, Python's compiler and stack have their limits
+            raise TemplateError(f"the chat template is not valid{_line(error)}: {_reason(error)}") from error
+
+
+def pick_template(value: Any, tools: Any = None) -> str | None:
+    """The one template to use of what "chat_template" in tokenizer_config.json may hold.
+
+    Text is the template itself; of a list of {"name", "template"} (or a dict by name) it is "tool_use" where there are
+    tools, else "default". None where there is none.
+    """
+    if isinstance(value, (list, tuple)):
+        value = {item.get("name"): item.get("template") for item in value if isinstance(item, Mapping)}
+    if isinstance(value, Mapping):
+        value = value.get("tool_use" if tools is not None and "tool_use" in value else "default")
+    return value if isinstance(value, str) else None
+
+
+def _line(error: Exception) -> str:
+    """ " at line 3", the innermost line of the template that an error came from; "" where that is unknown."""
+    line = None if isinstance(error, SyntaxError) else getattr(error, "lineno", None)  # that of Python is not its line
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename in ("<template>", "<unknown>"):
+            line = number
+    return f" at line {line}" if line else ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it calls itself without end, or is nested too deeply"
+    return str(error) or type(error).__name__
