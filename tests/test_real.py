@@ -1,7 +1,7 @@
 """The two catalogue models against what transformers computed in float32 from the same weights (golden/real).
 
-Log-probabilities agree to 2e-3, the rounding of 24 to 30 layers of float32 sums in another order; we measure 5e-5 and
-1e-4. At a near tie, the two likeliest tokens within 2e-3, greedy text may part; none of the prompts needs it so far.
+Log-probabilities agree to 2e-3: float32 sums of 24 to 30 layers taken in another order; 1e-4 is what we measure. Greedy
+ids may part where the two likeliest tokens are that near each other. They nowhere are, so all ids must be equal.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_one_forward_scores_a_prompt_and_its_greedy_text_as_transformers_does(mo
     for row, top5, id in zip(of_answer, prompt["top5"], greedy, strict=True):
         expected_ids, expected = zip(*top5, strict=True)
         np.testing.assert_allclose(row[list(expected_ids)], expected, rtol=0, atol=TOLERANCE)
-        assert row.max() - row[id] <= (TOLERANCE if expected[0] - expected[1] <= TOLERANCE else 0)
+        assert row.argmax() == id
 
 
 @pytest.mark.parametrize(("name", "index"), DECODED)
@@ -68,18 +68,14 @@ def test_decoding_with_the_cache_gives_the_greedy_ids_and_text(models: Any, name
     ask = {"max_tokens": len(prompt["greedy"]), "temperature": 0}
     done = llm.chat(prompt["messages"], **ask) if "messages" in prompt else llm.generate(prompt["text"], **ask)
     assert done.prompt_ids == prompt["ids"]
-    parted = first_difference(done.ids, prompt["greedy"])
-    if parted is not None:
-        first, second = (logprob for _, logprob in prompt["top5"][parted][:2])
-        assert first - second <= TOLERANCE, f"parts from the golden ids at {parted}, which is no near tie"
-        return
+    assert done.ids == prompt["greedy"]
     assert llm.tokenizer.decode(done.ids) == prompt["greedy_text"]
     ended = done.ids[-1] in llm.stop_ids
     assert done.finish_reason == ("stop" if ended else "length")
     assert prompt["greedy_text"] == done.text + (llm.tokenizer.decode(done.ids[-1:]) if ended else "")
 
 
-def test_no_golden_prompt_needs_the_rule_for_near_ties():
+def test_no_golden_answer_comes_near_a_tie():
     gaps = [top5[0][1] - top5[1][1] for golden in GOLDEN.values() for p in golden["prompts"] for top5 in p["top5"]]
     assert len(gaps) > 700
     assert min(gaps) > TOLERANCE
@@ -107,9 +103,3 @@ def test_a_second_turn_finds_the_first_in_the_cache(models: Any):
     # all of the first prompt and the answer, but not <|im_end|>, which was sampled and never run
     assert second.timings.cached_tokens == len(first.prompt_ids) + len(first.ids) - 1
     assert alone.timings.cached_tokens == 0
-
-
-def first_difference(found: list[int], expected: list[int]) -> int | None:
-    """Where two lists part, None where they are equal."""
-    pairs = enumerate(zip(found, expected, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), None if len(found) == len(expected) else len(found))

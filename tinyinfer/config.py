@@ -23,6 +23,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 MAX_LAYERS = 1_000
+SMALLEST, LARGEST = 1e-30, 1e30  # numbers that float32 arithmetic can still work with
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,16 @@ class Family:
     facts: Mapping[str, Any] = field(default_factory=dict)  # ModelConfig fields that no key says
     default_theta: float = 10_000.0
     local_theta: float | None = None  # sliding layers turn at this base, unstretched
+    windows: bool = True  # whether the family looks at sliding windows at all
     window_key: str | None = None  # a boolean key that switches sliding windows on
+    rope_names: Mapping[str, str] = field(default_factory=dict)  # its own names for rotary kinds
 
 
 _GEMMA3 = Family(
     model_type="gemma3_text",
     defaults={
-        "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "query_pre_attn_scalar": 256,
+        "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "query_pre_attn_scalar": 256,
         "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131_072,
     },
     facts={"qk_norm": True, "post_norms": True, "norm_offset": 1.0, "embedding_scale": "sqrt(hidden_size)"},
@@ -111,17 +115,22 @@ _GEMMA3 = Family(
 
 # The keys are the class names that config.json's "architectures" gives.
 FAMILIES: dict[str, Family] = {
-    "LlamaForCausalLM": Family("llama", defaults={"max_position_embeddings": 2048}),
-    "MistralForCausalLM": Family("mistral", defaults={"sliding_window": 4096, "max_position_embeddings": 131_072}),
+    "LlamaForCausalLM": Family("llama", windows=False, defaults={"max_position_embeddings": 2048}),
+    "MistralForCausalLM": Family(
+        "mistral", defaults={"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131_072}
+    ),
     "Qwen2ForCausalLM": Family(
         "qwen2", facts={"qkv_bias": True, "output_bias": False}, window_key="use_sliding_window",
-        defaults={"sliding_window": 4096, "max_window_layers": 28},
+        defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
     ),
     "Qwen3ForCausalLM": Family(
         "qwen3", facts={"qk_norm": True}, window_key="use_sliding_window",
-        defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
+        defaults={"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
     ),
-    "Phi3ForCausalLM": Family("phi3", defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}),
+    "Phi3ForCausalLM": Family(
+        "phi3", rope_names={"su": "longrope", "yarn": "longrope"},
+        defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
+    ),
     "Gemma3ForCausalLM": _GEMMA3,
     "Gemma3ForConditionalGeneration": _GEMMA3,  # the text half; its settings stand under "text_config"
 }  # fmt: skip
@@ -135,9 +144,7 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
     """
     architecture = _architecture(config)
     family = FAMILIES[architecture]
-    if quantization := config.get("quantization_config"):
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        raise UnsupportedModel(f"config.json: weights quantized by {method!r} can't be read yet")
+    _refuse_quantized(config)
     eos_ids = token_ids(config.get("eos_token_id"), "config.json: eos_token_id")
     if isinstance(config.get("text_config"), dict):
         config = config["text_config"]
@@ -165,11 +172,11 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
             "norm_eps": keys.number("rms_norm_eps", 1e-6),
             "activation": _activation(keys),
             "attention_scale": keys.number("query_pre_attn_scalar", head_dim) ** -0.5,
-            "tied": bool(keys.get("tie_word_embeddings", False)),
+            "tied": keys.flag("tie_word_embeddings"),
             "layers": _layers(keys, family, head_dim),
-            "qkv_bias": bool(keys.get("attention_bias", False)),
-            "output_bias": bool(keys.get("attention_bias", False)),
-            "mlp_bias": bool(keys.get("mlp_bias", False)),
+            "qkv_bias": keys.flag("attention_bias"),
+            "output_bias": keys.flag("attention_bias"),
+            "mlp_bias": keys.flag("mlp_bias"),
             "attention_softcap": keys.optional_number("attn_logit_softcapping"),
             "logit_softcap": keys.optional_number("final_logit_softcapping"),
             "eos_ids": eos_ids,
@@ -182,8 +189,14 @@ def token_ids(value: Any, where: str) -> tuple[int, ...]:
     """End-of-sequence ids as files give them: absent, one id, or a list of ids."""
     values = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(n) is int and n >= 0 for n in values):
-        raise BadCheckpoint(f"{where}: expected a token id or a list of them, found {value!r}")
+        raise BadCheckpoint(f"{where}: expected a token id or a list of them, found {_shown(value)}")
     return tuple(values)
+
+
+def _shown(value: Any) -> str:
+    """A value as messages show it: short, whatever a file holds."""
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class _Keys:
@@ -197,25 +210,36 @@ class _Keys:
         value = self.config.get(key, self.defaults.get(key))
         return fallback if value is None else value
 
-    def size(self, key: str, fallback: int | None = None) -> int:
-        """A whole number from 1."""
+    def size(self, key: str, fallback: int | None = None, least: int = 1) -> int:
+        """A whole number from `least`."""
         value = self.get(key, fallback)
-        if type(value) is not int or not 1 <= value < 2**31:
-            found = "nothing" if value is None else repr(value)
-            raise BadCheckpoint(f"{self.where}: {key} should be a whole number from 1, found {found}")
+        if type(value) is not int or not least <= value < 2**31:
+            expected = f"a whole number from {least} and below 2^31"
+            raise BadCheckpoint(f"{self.where}: {key} should be {expected}, found {_shown(value)}")
         return value
 
     def number(self, key: str, fallback: float | None = None) -> float:
-        """A positive, finite number."""
+        """A positive number."""
         value = self.get(key, fallback)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            found = "nothing" if value is None else repr(value)
-            raise BadCheckpoint(f"{self.where}: {key} should be a number above 0, found {found}")
+        if not _is_number(value):
+            expected = f"a number from {SMALLEST:g} to {LARGEST:g}"
+            raise BadCheckpoint(f"{self.where}: {key} should be {expected}, found {_shown(value)}")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
-        """A positive number, or None where there is none."""
-        return None if self.get(key) is None else self.number(key)
+        """A positive number, or None where there is none or it is 0."""
+        return None if self.get(key) in (None, 0) else self.number(key)
+
+    def flag(self, key: str, fallback: bool = False) -> bool:
+        """True or false."""
+        value = self.get(key, fallback)
+        if type(value) is not bool:
+            raise BadCheckpoint(f"{self.where}: {key} should be true or false, found {_shown(value)}")
+        return value
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and SMALLEST <= value <= LARGEST
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -223,7 +247,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str):
         architecture = named[0]
     elif named:
-        raise BadCheckpoint(f"config.json: architectures should be a list of one name, found {named!r}")
+        raise BadCheckpoint(f"config.json: architectures should be a list of one name, found {_shown(named)}")
     else:
         model_type = config.get("model_type")
         architecture = next((name for name, family in FAMILIES.items() if family.model_type == model_type), None)
@@ -231,14 +255,22 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if architecture not in FAMILIES:
         near = difflib.get_close_matches(architecture, FAMILIES, 1, cutoff=0.0)[0]
         known = f"the nearest known is {near!r}, of {', '.join(FAMILIES)}"
-        raise UnsupportedModel(f"config.json: unknown architecture {architecture!r}; {known}")
+        raise UnsupportedModel(f"config.json: unknown architecture {_shown(architecture)}; {known}")
     return architecture
+
+
+def _refuse_quantized(config: Mapping[str, Any]) -> None:
+    for key, method in (("quantization_config", "an unnamed method"), ("quantization", "MLX")):
+        if quantization := config.get(key):
+            if isinstance(quantization, dict):
+                method = quantization.get("quant_method", method)
+            raise UnsupportedModel(f"config.json: {key}: weights quantized by {_shown(method)} can't be read yet")
 
 
 def _activation(keys: _Keys) -> str:
     name = keys.get("hidden_activation") or keys.get("hidden_act", "silu")
-    if name not in ACTIVATIONS:
-        raise UnsupportedModel(f"config.json: unknown activation {name!r}; known are {', '.join(ACTIVATIONS)}")
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise UnsupportedModel(f"config.json: unknown activation {_shown(name)}; known are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
@@ -255,21 +287,21 @@ def _layers(keys: _Keys, family: Family, head_dim: int) -> tuple[LayerConfig, ..
 
 def _layer_kinds(keys: _Keys, family: Family, count: int) -> list[str]:
     """Which layers see a window and which all: said by layer, by a pattern, or for the whole model."""
-    if family.window_key and not keys.get(family.window_key, False):
+    if not family.windows or (family.window_key and not keys.flag(family.window_key)):
         return ["full_attention"] * count
     kinds = keys.get("layer_types")
     if kinds is not None:
         if not isinstance(kinds, list) or len(kinds) != count:
-            raise BadCheckpoint(f"config.json: layer_types should list {count} layers, found {kinds!r}")
+            raise BadCheckpoint(f"config.json: layer_types should list {count} layers, found {_shown(kinds)}")
         if unknown := set(map(str, kinds)) - {"full_attention", "sliding_attention"}:
-            raise UnsupportedModel(f"config.json: unknown layer type {min(unknown)!r}")
+            raise UnsupportedModel(f"config.json: unknown layer type {_shown(min(unknown))}")
         return kinds
     if keys.get("sliding_window") is None:
         return ["full_attention"] * count
     if keys.get("sliding_window_pattern") is not None:  # every n-th layer sees all
         pattern = keys.size("sliding_window_pattern")
         return ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(count)]
-    first = keys.get("max_window_layers", 0)  # the layers before this one see all
+    first = keys.size("max_window_layers", 0, least=0)  # the layers before this one see all
     return ["sliding_attention" if i >= first else "full_attention" for i in range(count)]
 
 
@@ -277,14 +309,17 @@ def _rope(keys: _Keys, family: Family, head_dim: int, layer_kind: str) -> Rope:
     parameters = _rope_parameters(keys, family, layer_kind)
     keys = _Keys(parameters, {}, "config.json: rope_parameters")
     kind = keys.get("rope_type") or keys.get("type", "default")
+    kind = family.rope_names.get(str(kind), kind)
     if kind not in ROPE_KINDS:
-        raise UnsupportedModel(f"config.json: unknown rotary type {kind!r}; known are {', '.join(ROPE_KINDS)}")
-    dims = int(head_dim * keys.number("partial_rotary_factor", 1.0))
-    if dims % 2 or not 0 < dims <= head_dim:
-        raise BadCheckpoint(f"config.json: {dims} of {head_dim} dimensions of a head can't be rotated in pairs")
-    rope = {"theta": keys.number("rope_theta"), "dims": dims, "kind": kind}
+        raise UnsupportedModel(f"config.json: unknown rotary type {_shown(kind)}; known are {', '.join(ROPE_KINDS)}")
+    theta, dims = keys.number("rope_theta"), _rotary_dims(keys, head_dim)
+    if theta <= 1:
+        raise BadCheckpoint(f"{keys.where}: rope_theta should be above 1, found {theta:g}")
+    rope = {"theta": theta, "dims": dims, "kind": kind}
     if kind == "default":
         return Rope(**rope)
+    if kind == "dynamic" and dims < 4:
+        raise BadCheckpoint(f"{keys.where}: dynamic scaling needs at least 4 dimensions a head to rotate, found {dims}")
     longest = keys.size("max_position_embeddings")
     original = longest if kind == "dynamic" else keys.size("original_max_position_embeddings", longest)
     ratio = max(longest / original, 1.0)
@@ -292,14 +327,26 @@ def _rope(keys: _Keys, family: Family, head_dim: int, layer_kind: str) -> Rope:
     rope |= {"factor": factor, "original_length": original}
     if kind == "llama3":
         rope |= {name: keys.number(name) for name in ("low_freq_factor", "high_freq_factor")}
+        if rope["low_freq_factor"] >= rope["high_freq_factor"]:
+            raise BadCheckpoint(f"{keys.where}: low_freq_factor should be below high_freq_factor")
     if kind == "yarn":
         rope |= {"beta_fast": keys.number("beta_fast", 32.0), "beta_slow": keys.number("beta_slow", 1.0)}
-        rope |= {"truncate": bool(keys.get("truncate", True)), "magnitude": _yarn_magnitude(keys, factor)}
+        rope |= {"truncate": keys.flag("truncate", True), "magnitude": _yarn_magnitude(keys, factor)}
     if kind == "longrope":
         rope |= {name: _pair_factors(keys, name, dims // 2) for name in ("short_factor", "long_factor")}
         grown = 1.0 if factor <= 1 or original == 1 else math.sqrt(1 + math.log(factor) / math.log(original))
         rope["magnitude"] = keys.number("attention_factor", grown)
     return Rope(**rope)
+
+
+def _rotary_dims(keys: _Keys, head_dim: int) -> int:
+    """How many of a head's dimensions turn."""
+    share = keys.number("partial_rotary_factor", 1.0)
+    dims = int(head_dim * min(share, 1.0))
+    if share > 1 or dims % 2 or not dims:
+        found = f"{share:g} of {head_dim} dimensions"
+        raise BadCheckpoint(f"{keys.where}: the part of a head that turns should be an even number, found {found}")
+    return dims
 
 
 def _rope_parameters(keys: _Keys, family: Family, layer_kind: str) -> dict[str, Any]:
@@ -312,7 +359,7 @@ def _rope_parameters(keys: _Keys, family: Family, layer_kind: str) -> dict[str, 
     elif local:
         found = {}
     if not isinstance(found, dict):
-        raise BadCheckpoint(f"config.json: rope_parameters should be a JSON object, found {found!r}")
+        raise BadCheckpoint(f"config.json: rope_parameters should be a JSON object, found {_shown(found)}")
     theta_key, default = ("rope_local_base_freq", family.local_theta) if local else ("rope_theta", family.default_theta)
     theta = keys.get(theta_key, default)
     above = {"rope_theta": theta, "partial_rotary_factor": keys.get("partial_rotary_factor")}
@@ -335,7 +382,7 @@ def _yarn_magnitude(keys: _Keys, factor: float) -> float:
 def _pair_factors(keys: _Keys, name: str, pairs: int) -> tuple[float, ...]:
     values = keys.get(name)
     if not isinstance(values, list) or len(values) != pairs:
-        raise BadCheckpoint(f"{keys.where}: {name} should list {pairs} numbers, found {values!r}")
-    if not all(type(value) in (int, float) and 0 < value < math.inf for value in values):
-        raise BadCheckpoint(f"{keys.where}: {name} should hold numbers above 0, found {values!r}")
+        raise BadCheckpoint(f"{keys.where}: {name} should list {pairs} numbers, found {_shown(values)}")
+    if not all(map(_is_number, values)):
+        raise BadCheckpoint(f"{keys.where}: {name} should hold numbers above 0, found {_shown(values)}")
     return tuple(map(float, values))

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from .cache import KVCache
+from .errors import BadRequest
 from .model.forward import Chunk, Model
 from .model.rope import keys_fit
 from .sampling import SamplingParams
@@ -26,7 +27,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class Timings:
-    """How long a completion took, in seconds from the call."""
+    """How long a completion took, in seconds from when its first piece was asked for; tokenizing is not in them."""
 
     prompt_tokens: int
     cached_tokens: int  # of the prompt, found in the cache
@@ -58,7 +59,8 @@ class Completion:
     `ids` are all ids generated, with the end-of-sequence token where there was one; `text` is what they say without
     special tokens, cut before a stop string. `finish_reason` is "stop" for an end-of-sequence token (also as the last
     one that max_tokens allows) or a stop string, and "length" where max_tokens or the context ran out. `stop_reason` is
-    the stop string or the end-of-sequence id. `params` are the complete sampling values in use, the seed among them.
+    the stop string that cut the text, else the end-of-sequence id. `params` are the complete sampling values in use, the
+    seed among them.
     """
 
     text: str
@@ -93,14 +95,16 @@ class TextDecoder(Protocol):
 
 
 class CachedSequence:
-    """The ids of one sequence and their keys and values, kept in step."""
+    """The ids of one sequence and their keys and values, kept in step. It serves one answer at a time."""
 
     def __init__(self, model: Model):
         self.model = model
         self.ids: list[int] = []  # those whose keys and values are held
         self.sequence = KVCache(model.config).sequence()
         self._ropes = {layer.rope for layer in model.config.layers}
-        self._text_length = 0  # of the text that the held keys were rotated for
+        # lengths of the text for which the held keys were rotated: at the last prefill, and now
+        self._prefill_length = self._text_length = 0
+        self.answer: object = None  # whoever feeds it: an answer that finds another here has lost its place
 
     def prefill(self, ids: Sequence[int]) -> tuple[np.ndarray, int]:
         """Hold exactly `ids` (at least one); give the logits float32 [vocab] after the last.
@@ -114,6 +118,7 @@ class CachedSequence:
         else:
             self.sequence.release()
         del self.ids[kept:]
+        self._prefill_length = len(ids)
         for begin in range(kept, len(ids), PREFILL_CHUNK):
             logits = self._feed(ids[begin : begin + PREFILL_CHUNK], len(ids))
         return logits, kept
@@ -142,8 +147,9 @@ class CachedSequence:
             if held != wanted:
                 break
             common += 1
-        fits = keys_fit(self._ropes, self._text_length, len(ids)) and self.sequence.can_rewind(common)
-        return common if fits else 0
+        lengths = self._prefill_length, self._text_length
+        fits = all(keys_fit(self._ropes, length, len(ids)) for length in lengths)
+        return common if fits and self.sequence.can_rewind(common) else 0
 
 
 def generate(
@@ -157,12 +163,15 @@ def generate(
     """Yield the answer piece by piece, a token each; the last piece holds the whole.
 
     `params` are resolved, `prompt_ids` valid and no longer than `context`, which prompt and answer share.
+    Raises `SamplingError` for logits that can't be sampled from, and `BadRequest` where another answer was begun from
+    `held` before this one was done.
     """
     start = time.perf_counter()
     room = context - len(prompt_ids)
     budget = room if params.max_tokens is None else min(params.max_tokens, room)
     sampler = Sampler(params, held.model.config.vocab_size)
     ids: list[int] = []
+    silent: list[int] = []  # the end-of-sequence id, which no text goes with
     texts: list[str] = []
     first_token = first_text = stop_reason = None
     prefill_seconds = decode_seconds = 0.0
@@ -178,8 +187,11 @@ def generate(
     while len(ids) < budget and stop_reason is None:
         began = time.perf_counter()
         if not ids:
+            held.answer = ids
             logits, cached = held.prefill(prompt_ids)
             prefill_seconds = time.perf_counter() - began
+        elif held.answer is not ids:
+            raise BadRequest("this answer can't go on: its session has begun another one since")
         else:
             logits = held.step(ids[-1])
         ids.append(sampler.sample(logits))
@@ -188,16 +200,14 @@ def generate(
         else:
             decode_seconds += time.perf_counter() - began
         if ids[-1] in stop_ids and not params.ignore_eos:
-            stop_reason = ids[-1]
+            stop_reason, silent = ids[-1], ids[-1:]
             break
         text = decoder.push(ids[-1])
         stop_reason = decoder.stop
         yield piece(text, ids[-1:])
-    rest = piece(decoder.finish(), ids[-1:] if stop_reason is not None and stop_reason == ids[-1] else [])
-    stop_reason = stop_reason if stop_reason is not None else decoder.stop
+    rest = piece(decoder.finish(), silent)
+    stop_reason = stop_reason if decoder.stop is None else decoder.stop
     finish_reason: FinishReason = "length" if stop_reason is None else "stop"
-    timings = Timings(
-        len(prompt_ids), cached, len(ids), prefill_seconds, decode_seconds, first_token, first_text
-    )  # fmt: skip
+    timings = Timings(len(prompt_ids), cached, len(ids), prefill_seconds, decode_seconds, first_token, first_text)
     completion = Completion("".join(texts), ids, prompt_ids, finish_reason, stop_reason, sampler.params, timings)
     yield Piece(rest.text, rest.ids, finish_reason, completion)

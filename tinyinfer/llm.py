@@ -89,8 +89,10 @@ class LLM:
 
     def forward(self, ids: Sequence[int]) -> np.ndarray:
         """Logits of a sequence with nothing before it: int [n] -> float32 [n, vocab]; row i scores what follows i."""
-        sequence = CachedSequence(self.model).sequence
-        return self.model.forward([Chunk(sequence, np.array(self._checked_ids(ids)), logits=slice(None))])
+        ids = self._checked_ids(ids, "a flat list of ids")
+        if not ids:
+            raise BadRequest("expected at least one id, found none", "ids")
+        return self.model.forward([Chunk(CachedSequence(self.model).sequence, np.array(ids), logits=slice(None))])
 
     def session(self) -> Session:
         """A conversation or document that grows: its cache is kept from call to call."""
@@ -145,34 +147,37 @@ class LLM:
         Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
         `ContextOverflow` for one longer than the context.
         """
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked_ids(prompt, empty=True)
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = self._checked_ids(ids, "text or a flat list of ids")
         if not ids:
             bos = self._tokenizer and self._tokenizer.bos_token_id
             if bos is None:
                 raise BadRequest("the prompt is empty, and the model has no BOS token to begin from", "prompt")
-            ids = [bos]
+            ids = self._checked_ids([bos], "a BOS id")
         if len(ids) > self.context:
             both = f"{len(ids):,} tokens, more than the context of {self.context:,}"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         return ids
 
-    def _checked_ids(self, ids: Sequence[int], empty: bool = False) -> list[int]:
+    def _checked_ids(self, ids: Any, expected: str) -> list[int]:
         try:
             array = np.asarray(ids)
-        except ValueError:
+        except ValueError:  # lists of different lengths
             array = np.array(None)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            raise BadRequest(f"a prompt should be text or a flat list of ids, found {str(ids)[:80]}", "prompt")
-        if not (array.size or empty):
-            raise BadRequest("expected at least one id, found none", "prompt")
+            raise BadRequest(f"expected {expected}, found {repr(ids)[:80]}", "prompt")
         outside = array[(array < 0) | (array >= self.config.vocab_size)]
         if outside.size:
             raise BadRequest(f"id {outside[0]} is outside the vocabulary of {self.config.vocab_size:,}", "prompt")
-        return [int(id) for id in array]
+        return array.tolist()
 
 
 class Session:
-    """Calls that share a cache: whatever begins as the last call did, prompt and answer, is not computed again."""
+    """Calls that share a cache: whatever begins as the last call did, prompt and answer, is not computed again.
+
+    One answer at a time: a stream that is read on after another call was begun raises `BadRequest`. Threads that
+    generate at the same time take a session each.
+    """
 
     def __init__(self, llm: LLM):
         self.llm = llm
@@ -192,6 +197,8 @@ class Session:
     ) -> Iterator[Piece]:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         llm = self.llm
+        if not isinstance(params, SamplingParams | None):
+            raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
         params = (params or SamplingParams()).with_overrides(**overrides).resolved(llm.checkpoint.generation_config)
         ids = llm.prompt_ids(prompt)
         decoder = self._text_decoder(params)

@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from tinyinfer.checkpoint.safetensors import open_safetensors, to_float32
+from tinyinfer.checkpoint.safetensors import BFLOAT16, open_safetensors
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TYPES = gguf.GGMLQuantizationType
@@ -40,6 +40,13 @@ def golden_model(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     for path in sorted(folder.glob("model*.safetensors")):
         tensors |= open_safetensors(path)
     return json.loads((folder / "config.json").read_text(encoding="utf-8")), tensors
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """Float16, bfloat16 or float32 as float32."""
+    if array.dtype == BFLOAT16:
+        return (array["bfloat16"].astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32)
 
 
 def gguf_name(name: str, arch: str) -> str:
@@ -77,7 +84,7 @@ def write_model(path: Path, name: str, arch: str, form: str = "BF16", **extra: A
     add_config(writer, config)
     add_keys(writer, extra)
     for tensor, array in tensors.items():
-        values = as_llama_cpp(tensor, to_float32(array), arch, config)
+        values = as_llama_cpp(tensor, widened(array), arch, config)
         if values.ndim == 1:
             writer.add_tensor(gguf_name(tensor, arch), values)
         else:
@@ -132,4 +139,24 @@ def write_minimal(path: Path, arch: str = "llama", tensors: dict[str, Any] | Non
 
 def same_values(found: np.ndarray, expected: np.ndarray) -> bool:
     """Whether two float arrays of any 16- or 32-bit dtype hold the same numbers."""
-    return found.shape == expected.shape and np.array_equal(to_float32(found), to_float32(expected))
+    return found.shape == expected.shape and np.array_equal(widened(found), widened(expected))
+
+
+def vocabulary_keys(**keys: object) -> dict[str, object]:
+    """Keys of a small SentencePiece-style vocabulary of 265 tokens, and what is given."""
+    tokens = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "a",
+        "b",
+        "▁a",
+        "ab",
+        "<|im_end|>",
+    ]
+    types = [2, 3, 3, *[6] * 256, 1, 1, 1, 1, 1, 4]
+    scores = [0.0] * 259 + [-10.0, -11.0, -12.0, -1.0, -2.0, 0.0]
+    names = {"model": "llama", "tokens": tokens, "scores": scores, "token_type": types}
+    return {f"tokenizer__ggml__{key}": value for key, value in names.items()} | keys

@@ -285,6 +285,22 @@ def test_no_gguf_is_said_before_anything_is_fetched(tmp_path, monkeypatch, entry
     assert not (tmp_path / "home").exists()
 
 
+def test_folders_that_vanish_while_the_growing_file_is_looked_for(tmp_path, monkeypatch):
+    (tmp_path / "pip-unpack").mkdir()
+    (tmp_path / "pip-unpack" / "a.whl").write_bytes(b"12345")
+    (tmp_path / "log").write_bytes(b"longer than the wheel")
+    assert wheels._largest_wheel(tmp_path) == 5
+    real = os.scandir
+
+    def scandir(path):
+        if os.path.basename(path) == "pip-unpack":
+            raise FileNotFoundError(errno.ENOENT, "gone", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert wheels._largest_wheel(tmp_path) == 0
+
+
 # ---- the disk
 
 

@@ -196,6 +196,16 @@ def test_ids_are_those_of_the_sentencepiece_library(name: str):
     }
 
 
+def test_the_order_of_pieces_does_not_matter():
+    """Merges follow the scores; published models happen to have their pieces in that order."""
+    model = read_sentencepiece_model(GOLDEN / "bpe_bytes.model")
+    columns = (model.pieces, model.scores, model.types)
+    pieces, scores, types = (column[:259] + column[259:][::-1] for column in columns)
+    tokenizer = Tokenizer.from_str(sentencepiece_tokenizer_json(pieces, scores, types))
+    for case in IDS["bpe_bytes"][:20]:
+        assert [pieces[i] for i in ids(tokenizer, case["text"])] == [model.pieces[i] for i in case["ids"]]
+
+
 @pytest.mark.parametrize("name", LLAMA_CPP["sentencepiece"])
 def test_special_tokens_in_the_text_as_in_llama_cpp(name: str):
     tokenizer = golden_tokenizer(name, first=1)

@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import DownloadError
-from ..files import remove, replaced_when_done
+from ..files import replaced_when_done
 from ..progress import Progress
 from .places import DOWNLOADS, home
 
@@ -40,7 +40,7 @@ def workplace(name: str, title: str, progress: Progress) -> Iterator[Path]:
             with _kept_if_resumable(folder):
                 folder.mkdir(exist_ok=True)
                 yield folder
-            remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise DownloadError(_sentence(title, error)) from error
 

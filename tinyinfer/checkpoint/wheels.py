@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import DownloadError
@@ -82,7 +83,7 @@ def _run_watched(command: list[str], environment: dict, log: Path, scratch: Path
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         while process.poll() is None:
-            grown = min(max(_sizes(scratch.rglob("*.whl")), default=0), total)
+            grown = min(_largest_wheel(scratch), total)
             bar.update(max(grown - shown, 0))
             shown = max(grown, shown)
             try:
@@ -96,14 +97,14 @@ def _run_watched(command: list[str], environment: dict, log: Path, scratch: Path
     return process.returncode
 
 
-def _sizes(paths: Iterable[Path]) -> list[int]:
-    sizes = []
-    for path in paths:
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # pip moved it meanwhile
-            continue
-    return sizes
+def _largest_wheel(folder: Path) -> int:
+    """Bytes of the wheel that pip is writing or copying; folders and files that it removes meanwhile do not count."""
+    sizes = [0]
+    for parent, _, files in os.walk(folder):  # which, unlike rglob, bears folders that vanish under it
+        for name in files:
+            with suppress(FileNotFoundError):
+                sizes.append(os.path.getsize(os.path.join(parent, name)) if name.endswith(".whl") else 0)
+    return max(sizes)
 
 
 def _pip_error(wheel: Wheel, log: str) -> Exception:

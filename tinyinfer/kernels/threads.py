@@ -1,18 +1,26 @@
-"""A team of threads that share the rows of a product.
+"""A team of threads that share pieces of work.
 
-Each works in code that has released the GIL. A thread without work sleeps; nothing spins, so a busy neighbour on the
-machine slows the team down by no more than the core it takes.
+The caller offers a job and sets to work on it at once; the others join in as they can, and whoever is late finds
+nothing left to do. A thread that has just worked looks out for the next job for a moment, without the GIL, since a
+decode step has hundreds of them in a row, and then sleeps: an idle team costs nothing, and a busy neighbour on the
+machine slows it by no more than the core it takes.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import lru_cache
-from queue import SimpleQueue
+
+import numpy as np
 
 from ..errors import BadRequest
+from .dot import count_up, wait_for
+
+LOOKOUT_SPINS = 20_000  # about half a millisecond
+NAP_SECONDS = 50e-6
 
 
 class Team:
@@ -23,58 +31,63 @@ class Team:
 
     def __init__(self, size: int):
         self.size = size
-        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._started_in = 0  # the process that the threads belong to
-        self._starting = threading.Lock()
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
 
-    def run(self, work: Callable[[int], None]) -> None:
-        """Do work(0) to work(size - 1), the first in this thread; return when all are done.
+    def _reset(self) -> None:
+        self._started = False
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._asleep = 0
+        self._offers = np.zeros(1, np.int64)  # how many jobs were ever offered; read without the GIL
+        self._job: Callable[[], None] | None = None
 
-        What any of them raises is raised here, once all have ended.
+    def run(self, work: Callable[[], None], is_done: Callable[[], bool]) -> None:
+        """Have `work` called by this thread and, as they come, the others; return when `is_done` says so.
+
+        `work` claims pieces until none is left; `is_done` waits a moment for those that others have claimed. Neither
+        may raise.
         """
-        if self._started_in != os.getpid():
+        self._offer(work)
+        work()
+        while not is_done():
+            time.sleep(NAP_SECONDS)
+        if self._job is work:
+            self._job = None  # it holds arrays
+
+    def _offer(self, work: Callable[[], None]) -> None:
+        if not self._started:
             self._start()
-        shares = [_Share(work, index) for index in range(1, self.size)]
-        for share in shares:
-            self._tasks.put(share.run)
-        try:
-            work(0)
-        finally:
-            for share in shares:
-                share.done.acquire()
-        for share in shares:
-            if share.error is not None:
-                raise share.error
+        self._job = work
+        count_up(self._offers, 0)
+        if self._asleep:
+            with self._lock:
+                self._wake.notify_all()
 
     def _start(self) -> None:
-        with self._starting:
-            if self._started_in == os.getpid():
+        with self._lock:
+            if self._started:
                 return
-            self._tasks = SimpleQueue()
             for index in range(1, self.size):
-                threading.Thread(target=_serve, args=(self._tasks,), name=f"tinyinfer-{index}", daemon=True).start()
-            self._started_in = os.getpid()
+                threading.Thread(target=self._serve, name=f"tinyinfer-{index}", daemon=True).start()
+            self._started = True
 
+    def _serve(self) -> None:
+        seen = 0
+        while True:
+            if not wait_for(self._offers, 0, seen + 1, LOOKOUT_SPINS):
+                self._sleep_until_offered(seen)
+            seen = int(self._offers[0])
+            job = self._job
+            if job is not None:
+                job()
 
-class _Share:
-    def __init__(self, work: Callable[[int], None], index: int):
-        self.work, self.index = work, index
-        self.error: BaseException | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
-
-    def run(self) -> None:
-        try:
-            self.work(self.index)
-        except BaseException as error:  # raised again in the caller's thread
-            self.error = error
-        finally:
-            self.done.release()
-
-
-def _serve(tasks: SimpleQueue[Callable[[], None]]) -> None:
-    while True:
-        tasks.get()()
+    def _sleep_until_offered(self, seen: int) -> None:
+        with self._lock:
+            self._asleep += 1
+            self._wake.wait_for(lambda: self._offers[0] > seen)
+            self._asleep -= 1
 
 
 @lru_cache(maxsize=1)

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from ..config import ModelConfig
+from .names import OUTER, tensor_shapes
 
 FLOAT32_BYTES = 4
 
 
 def parameters(config: ModelConfig) -> int:
     """How many numbers the model's tensors hold; a tied head counts once, with the embedding."""
-    embedding = config.vocab_size * config.hidden_size
-    head = 0 if config.tied else embedding
-    return embedding + config.num_layers * _layer_parameters(config) + config.hidden_size + head
-
-
-def _layer_parameters(config: ModelConfig) -> int:
-    hidden, queries, keys = (
-        config.hidden_size,
-        config.num_heads * config.head_dim,
-        config.num_kv_heads * config.head_dim,
-    )
-    attention = 2 * hidden * queries + 2 * hidden * keys
-    attention += (queries + 2 * keys) * config.qkv_bias + hidden * config.output_bias
-    feed_forward = 3 * hidden * config.intermediate_size
-    feed_forward += (2 * config.intermediate_size + hidden) * config.mlp_bias
-    norms = hidden * (4 if config.post_norms else 2) + 2 * config.head_dim * config.qk_norm
-    return attention + feed_forward + norms
+    counts = {name: math.prod(shape) for name, shape in tensor_shapes(config).items()}
+    outer = sum(counts.pop(name) for name in OUTER)
+    head = 0 if config.tied else config.vocab_size * config.hidden_size
+    return outer + head + config.num_layers * sum(counts.values())
 
 
 def kv_bytes_per_token(config: ModelConfig, value_bytes: float = FLOAT32_BYTES) -> float:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..checkpoint.safetensors import FLOAT_DTYPES, dtype_name
 from ..config import ModelConfig
-from ..errors import BadCheckpoint
+from ..errors import BadCheckpoint, UnsupportedModel
 
 OUTER = {
     "embedding": "embed_tokens.weight",
@@ -81,10 +82,10 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> M
     """Find every tensor that `config` calls for and check its shape.
 
     A head in the checkpoint is always used; where there is none, a tied model takes the embedding.
-    Raises `BadCheckpoint` naming the first tensor that is missing or misshapen.
+    Raises `BadCheckpoint` naming the first tensor that is missing or misshapen, `UnsupportedModel` one of no floats.
     """
     prefix = next((p for p in PREFIXES if p + OUTER["embedding"] in tensors), PREFIXES[0])
-    shapes = _shapes(config)
+    shapes = tensor_shapes(config)
     used: set[str] = set()
 
     def take(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -93,6 +94,8 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> M
         array = tensors[name]
         if array.shape != shape:
             raise BadCheckpoint(f"tensor {name!r}: expected shape {list(shape)}, found {list(array.shape)}")
+        if array.dtype not in FLOAT_DTYPES:
+            raise UnsupportedModel(f"tensor {name!r}: {dtype_name(array.dtype)} weights can't be read yet")
         used.add(name)
         return array
 
@@ -124,8 +127,8 @@ def _parts(name: str, hf_name: str, shapes: Mapping[str, tuple[int, ...]], take)
         yield part, fused[end - shapes[part][0] : end]
 
 
-def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor that the config calls for."""
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor that the config calls for: those of `OUTER`, then those of one layer."""
     hidden, inner = config.hidden_size, config.intermediate_size
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {

@@ -1,4 +1,4 @@
-"""Train four small SentencePiece models on a seeded toy corpus and write the ids that the library gives.
+"""Train five small SentencePiece models on a seeded toy corpus and write the ids that the library gives.
 
 Run by hand in an environment that has sentencepiece 0.2.3: `python make.py`. Tests only read what it wrote.
 """
@@ -34,6 +34,10 @@ MODELS = {
         "model_type": "bpe", "vocab_size": 520, "byte_fallback": True, "normalization_rule_name": "identity",
         "remove_extra_whitespaces": False, "add_dummy_prefix": False, "split_digits": True, "pad_id": 3,
         "control_symbols": ["<start_of_turn>", "<end_of_turn>"], "user_defined_symbols": ["<b>", "</b>"],
+    },
+    "bpe_plain": {
+        "model_type": "bpe", "vocab_size": 200, "character_coverage": 0.98, "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
     },
     "unigram": {  # as T5's, with a small map of characters in place of the large one
         "model_type": "unigram", "vocab_size": 220, "character_coverage": 0.98, "normalization_rule_tsv": "rules",
