@@ -7,7 +7,7 @@ ids may part where the two likeliest tokens are that near each other. They nowhe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,28 @@ import pytest
 import tinyinfer
 
 TOLERANCE = 2e-3
-GOLDEN = {
-    name: json.loads((Path(__file__).parent / "golden" / "real" / f"{file}.json").read_text(encoding="utf-8"))
-    for name, file in {
-        "smollm2": "smollm2-135m-instruct.q4_1",
-        "qwen": "qwen2.5-coder-0.5b-instruct.q4_k_m",
-    }.items()
-}
-EVERY_PROMPT = [(name, i) for name, golden in GOLDEN.items() for i in range(len(golden["prompts"]))]
-# qwen decodes some 10 tokens a second: a code prompt, and two chats that end by themselves
-DECODED = [(name, i) for name, i in EVERY_PROMPT if name == "smollm2" or i in (1, 8, 11)]
+FILES = {"smollm2": "smollm2-135m-instruct.q4_1.json", "qwen": "qwen2.5-coder-0.5b-instruct.q4_k_m.json"}
+FOLDER = Path(__file__).parent / "golden" / "real"
+GOLDEN = {name: json.loads((FOLDER / file).read_text(encoding="utf-8"))["prompts"] for name, file in FILES.items()}
+
+
+def each_prompt(chosen: Callable[[str, int], bool] = lambda name, index: True) -> pytest.MarkDecorator:
+    """Give a test each model, loaded, with each of its golden prompts."""
+    prompts = [
+        pytest.param(name, prompt, id=f"{name}-{index}")
+        for name, prompts in GOLDEN.items()
+        for index, prompt in enumerate(prompts)
+        if chosen(name, index)
+    ]
+    return pytest.mark.parametrize(("llm", "prompt"), prompts, indirect=["llm"])
 
 
 @pytest.fixture(scope="module")
-def models(request: pytest.FixtureRequest) -> Iterator[dict[str, tinyinfer.LLM]]:
-    return {name: tinyinfer.load(request.getfixturevalue(f"{name}_folder")) for name in GOLDEN}
+def llm(request: pytest.FixtureRequest) -> tinyinfer.LLM:
+    return tinyinfer.load(request.getfixturevalue(f"{request.param}_folder"))
+
+
+on_smollm2 = pytest.mark.parametrize("llm", ["smollm2"], indirect=True)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -39,17 +46,9 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-def prompt_ids(llm: tinyinfer.LLM, prompt: dict[str, Any]) -> list[int]:
-    """The ids that a golden prompt becomes here."""
-    return llm.chat_ids(prompt["messages"]) if "messages" in prompt else llm.tokenizer.encode(prompt["text"])
-
-
-@pytest.mark.parametrize(("name", "index"), EVERY_PROMPT)
-def test_one_forward_scores_a_prompt_and_its_greedy_text_as_transformers_does(models: Any, name: str, index: int):
-    llm, prompt = models[name], GOLDEN[name]["prompts"][index]
+@each_prompt()
+def test_one_forward_scores_a_prompt_and_its_greedy_text_as_transformers_does(llm: tinyinfer.LLM, prompt: Any):
     ids, greedy = prompt["ids"], prompt["greedy"]
-    assert prompt_ids(llm, prompt) == ids
-
     rows = log_softmax(llm.forward(ids + greedy[:-1]))
     of_prompt, of_answer = rows[: len(ids) - 1], rows[len(ids) - 1 :]
 
@@ -62,9 +61,9 @@ def test_one_forward_scores_a_prompt_and_its_greedy_text_as_transformers_does(mo
         assert row.argmax() == id
 
 
-@pytest.mark.parametrize(("name", "index"), DECODED)
-def test_decoding_with_the_cache_gives_the_greedy_ids_and_text(models: Any, name: str, index: int):
-    llm, prompt = models[name], GOLDEN[name]["prompts"][index]
+# of qwen, which takes four times as long a token: a code prompt, and two chats that end by themselves
+@each_prompt(lambda name, index: name == "smollm2" or index in (1, 8, 11))
+def test_decoding_with_the_cache_gives_the_greedy_ids_and_text(llm: tinyinfer.LLM, prompt: Any):
     ask = {"max_tokens": len(prompt["greedy"]), "temperature": 0}
     done = llm.chat(prompt["messages"], **ask) if "messages" in prompt else llm.generate(prompt["text"], **ask)
     assert done.prompt_ids == prompt["ids"]
@@ -75,14 +74,20 @@ def test_decoding_with_the_cache_gives_the_greedy_ids_and_text(models: Any, name
     assert prompt["greedy_text"] == done.text + (llm.tokenizer.decode(done.ids[-1:]) if ended else "")
 
 
+@each_prompt()
+def test_every_prompt_becomes_the_ids_of_llama_cpp(llm: tinyinfer.LLM, prompt: Any):
+    found = llm.chat_ids(prompt["messages"]) if "messages" in prompt else llm.prompt_ids(prompt["text"])
+    assert found == prompt["ids"]
+
+
 def test_no_golden_answer_comes_near_a_tie():
-    gaps = [top5[0][1] - top5[1][1] for golden in GOLDEN.values() for p in golden["prompts"] for top5 in p["top5"]]
+    gaps = [top5[0][1] - top5[1][1] for prompts in GOLDEN.values() for p in prompts for top5 in p["top5"]]
     assert len(gaps) > 700
     assert min(gaps) > TOLERANCE
 
 
-def test_greedy_over_the_growing_text_without_a_cache_is_the_same(models: Any):
-    llm = models["smollm2"]
+@on_smollm2
+def test_greedy_over_the_growing_text_without_a_cache_is_the_same(llm: tinyinfer.LLM):
     ids = llm.tokenizer.encode("The three primary colours are")
     growing = list(ids)
     for _ in range(12):
@@ -90,16 +95,15 @@ def test_greedy_over_the_growing_text_without_a_cache_is_the_same(models: Any):
     assert llm.generate(ids, max_tokens=12, temperature=0).ids == growing[len(ids) :]
 
 
-def test_a_second_turn_finds_the_first_in_the_cache(models: Any):
-    llm = models["smollm2"]
+@on_smollm2
+def test_a_second_turn_finds_the_first_in_the_cache(llm: tinyinfer.LLM):
     session = llm.session()
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     first = session.chat(messages, max_tokens=12, temperature=0)
     messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And of Italy?"}]
     second = session.chat(messages, max_tokens=12, temperature=0)
     alone = llm.chat(messages, max_tokens=12, temperature=0)
-    assert second.ids == alone.ids
-    assert second.prompt_ids == alone.prompt_ids
+    assert (second.prompt_ids, second.ids) == (alone.prompt_ids, alone.ids)
     # all of the first prompt and the answer, but not <|im_end|>, which was sampled and never run
     assert second.timings.cached_tokens == len(first.prompt_ids) + len(first.ids) - 1
     assert alone.timings.cached_tokens == 0

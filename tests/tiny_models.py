@@ -1,6 +1,6 @@
 """Small random models: seeded normal weights, grouped keys, an odd size of head.
 
-Folders are written by the safetensors library and `json`, nothing of tinyinfer's.
+Folders are written by `json` and the safetensors library, or by hand: by nothing of tinyinfer's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from tinyinfer.config import ModelConfig, read_config
@@ -68,13 +67,14 @@ def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndar
     """A Hugging Face folder of one safetensors file."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    if dtype == "bfloat16":  # NumPy has none, so the library is given bytes
-        upper = {name: np.ascontiguousarray(array).view(np.uint16)[..., 1::2] for name, array in tensors.items()}
-        described = {
-            name: {"dtype": "bfloat16", "shape": list(array.shape), "data": upper[name].tobytes()}
-            for name, array in tensors.items()
-        }
-        (folder / "model.safetensors").write_bytes(safetensors.serialize(described))
+    if dtype == "bfloat16":  # NumPy has none, so the file is put together by hand
+        header, data = {}, b""
+        for name, array in tensors.items():
+            upper = np.ascontiguousarray(array).view("<u2")[..., 1::2].tobytes()
+            header[name] = {"dtype": "BF16", "shape": array.shape, "data_offsets": [len(data), len(data) + len(upper)]}
+            data += upper
+        encoded = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(len(encoded).to_bytes(8, "little") + encoded + data)
     else:
         stored = {name: array.astype(dtype) for name, array in tensors.items()}
         safetensors.numpy.save_file(stored, folder / "model.safetensors")

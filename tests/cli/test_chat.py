@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.cli.chain_models import say, write_chain_model
+from tests.chain_models import say, write_chain_model
 from tests.cli.commands import COMMAND, environment, refused, tinyinfer
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.chain_models import END, say, write_chain_model
+from tests.chain_models import END, say, write_chain_model
 from tests.cli.commands import environment, refused, tinyinfer
 from tinyinfer.cli import COMMANDS
 
@@ -89,10 +89,10 @@ def test_what_is_no_model_is_refused(tmp_path):
 def test_info_for_people_and_scripts(model):
     shown = tinyinfer("info", model).stdout
     assert "LlamaForCausalLM" in shown
-    assert "165,876" in shown
+    assert "165,275" in shown
     facts = json.loads(tinyinfer("info", model, "--json").stdout)
-    assert facts["parameters"] == 165_876
-    assert facts["weight_bytes"] == 4 * 165_876
+    assert facts["parameters"] == 165_275
+    assert facts["weight_bytes"] == 4 * 165_275
     assert facts["kv_bytes_per_token"] == 2 * 4 * 4
     assert facts["context"] == 512
     assert facts["tokens_that_fit"] == {"1": 512, "4": 512, "16": 512}
@@ -131,8 +131,8 @@ def test_convert_writes_a_folder_once(model, tmp_path):
     target = tmp_path / "half"
     done = tinyinfer("convert", model, target, "--dtype", "bfloat16")
     assert (done.returncode, done.stdout) == (0, f"{target}\n")
-    assert done.stderr.startswith("writing half (332 kB)")
-    assert json.loads(tinyinfer("info", target, "--json").stdout)["weight_bytes"] == 2 * 165_876
+    assert done.stderr.startswith("writing half (331 kB)")
+    assert json.loads(tinyinfer("info", target, "--json").stdout)["weight_bytes"] == 2 * 165_275
     assert "already there" in refused(tinyinfer("convert", model, target))
 
 

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from tests.cli.chain_models import say, write_chain_model
+from tests.chain_models import say, write_chain_model
 from tests.cli.commands import COMMAND, environment, refused, tinyinfer
 
 # After a rendered chat, which ends in a newline, the model says "Hi!"; after a bare "a" it says "bcd".
@@ -127,7 +128,7 @@ def test_threads_are_set_before_the_libraries_that_read_them_are_loaded(models):
 
 
 def test_a_warning_is_a_sentence_too(models, tmp_path):
-    write_chain_model(tmp_path / "odd", CHAIN, unused="model.extra.weight")
+    write_chain_model(tmp_path / "odd", CHAIN, tensors={"model.extra.weight": np.zeros(1, np.float32)})
     done = tinyinfer("run", tmp_path / "odd", "a", "--raw", "-q")
     assert (done.returncode, done.stdout) == (0, "bcd\n")
     assert done.stderr.startswith("tinyinfer: warning: ")

@@ -67,8 +67,8 @@ class BlockPool:
         before = self.num_blocks
         if num_blocks <= before:
             return
-        self.keys = self._grown(self.keys, num_blocks)
-        self.values = self._grown(self.values, num_blocks)
+        # both are made before either is kept: there may be no memory for the second
+        self.keys, self.values = self._grown(self.keys, num_blocks), self._grown(self.values, num_blocks)
         self.free(range(before, num_blocks))
 
     def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
@@ -142,7 +142,11 @@ class Sequence:
 
 
 class BlockTable:
-    """A sequence's blocks in one pool: those from number `first` on; the ones before it have left the window."""
+    """A sequence's blocks in one pool: those from number `first` on; the ones before it have left the window.
+
+    A block leaves the table before it is given back, so that an interrupt between the two loses a block, where the
+    other order would lend it twice.
+    """
 
     def __init__(self, pool: BlockPool):
         self.pool = pool
@@ -163,16 +167,16 @@ class BlockTable:
     def cut_to(self, length: int) -> None:
         """Give back the blocks that only positions from `length` on use."""
         kept = max(self._blocks_for(length) - self.first, 0)
-        self.pool.free(self.blocks[kept:])
-        del self.blocks[kept:]
+        dropped, self.blocks = self.blocks[kept:], self.blocks[:kept]
+        self.pool.free(dropped)
 
     def drop_unseen(self, length: int) -> None:
         """Give back the blocks that the token at position `length` and those after it can't see."""
         unseen = self._first_seen(length) // self.pool.block_size - self.first
         if unseen > 0:
-            self.pool.free(self.blocks[:unseen])
-            del self.blocks[:unseen]
-            self.first += unseen
+            dropped = self.blocks[:unseen]
+            self.first, self.blocks = self.first + unseen, self.blocks[unseen:]
+            self.pool.free(dropped)
 
     def holds_window_of(self, length: int) -> bool:
         """Whether all that the token at position `length` sees is held."""
@@ -180,8 +184,9 @@ class BlockTable:
 
     def clear(self) -> None:
         """Give every block back."""
-        self.pool.free(self.blocks)
+        dropped = self.blocks
         self.first, self.blocks = 0, []
+        self.pool.free(dropped)
 
     def slots(self, begin: int, end: int) -> Slots:
         """Where the positions from `begin` to `end` lie in the pool's arrays."""

@@ -51,7 +51,10 @@ class Model:
         """Run new tokens through the model: float32 [rows, vocab], the wanted rows of each chunk in order.
 
         The sequences' keys and values are written to their cache, and their lengths grow by the new tokens.
+        Raises `ValueError` where two chunks are of one sequence: each would overwrite what the other has stored.
         """
+        if len({id(chunk.sequence) for chunk in chunks}) < len(chunks):
+            raise ValueError("the chunks of a step must be of different sequences")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
         batch = Batch(chunks)

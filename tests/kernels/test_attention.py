@@ -1,0 +1,142 @@
+"""Attention against one query, one head and one key at a time in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinyinfer.kernels.attention import TILE_QUERIES, attend
+
+
+def oracle(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, window: int | None, cap: float | None
+) -> np.ndarray:
+    n, heads, _ = query.shape
+    total, kv_heads, _ = key.shape
+    out = np.zeros((n, heads, value.shape[2]))
+    for i in range(n):
+        position = total - n + i
+        first = 0 if window is None else max(position - window + 1, 0)
+        for head in range(heads):
+            shared = head * kv_heads // heads
+            scores = key[first : position + 1, shared].astype(np.float64) @ query[i, head].astype(np.float64) * scale
+            if cap is not None:
+                scores = cap * np.tanh(scores / cap)
+            shares = np.exp(scores - scores.max())
+            out[i, head] = shares @ value[first : position + 1, shared] / shares.sum()
+    return out
+
+
+def check(
+    n: int, total: int, heads: int = 6, kv_heads: int = 2, dim: int = 10, window: int | None = None,
+    cap: float | None = None, size: float = 1.0, seed: int = 0,
+) -> None:  # fmt: skip
+    """Values are of order 1 and so is what comes out.
+
+    An error e in a score moves the shares by about e. Scores are sums of `dim` products, off by up to
+    dim * 2^-24 of the sum of their sizes, which for `size` s is about s^2 sqrt(dim); sums over keys add a few 2^-24.
+    """
+    rng = np.random.default_rng(seed)
+    query = (size * rng.standard_normal((n, heads, dim))).astype(np.float32)
+    key = (size * rng.standard_normal((total, kv_heads, dim))).astype(np.float32)
+    value = rng.standard_normal((total, kv_heads, dim)).astype(np.float32)
+    scale = dim**-0.5
+    found = attend(query, key, value, scale, window, cap)
+    assert found.dtype == np.float32
+    assert found.shape == (n, heads, dim)
+    tolerance = 2e-6 * (1 + size**2) * math.sqrt(dim)
+    assert np.abs(found - oracle(query, key, value, scale, window, cap)).max() < tolerance
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 5, 1000])
+@pytest.mark.parametrize(("n", "total"), [(1, 1), (1, 2), (1, 33), (2, 2), (5, 5), (5, 33), (33, 33)])
+def test_new_tokens_over_old(n: int, total: int, window: int | None):
+    check(n, total, window=window)
+
+
+@pytest.mark.parametrize("window", [None, 1, 7, TILE_QUERIES - 1, TILE_QUERIES, TILE_QUERIES + 1])
+@pytest.mark.parametrize("n", [TILE_QUERIES - 1, TILE_QUERIES, TILE_QUERIES + 1, 2 * TILE_QUERIES + 1])
+def test_at_the_borders_of_tiles(n: int, window: int | None):
+    """The last tile may hold a single query, which takes a path of its own."""
+    for before in (0, 3):
+        check(n, n + before, heads=2, kv_heads=1, dim=4, window=window)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (6, 1), (6, 3), (14, 2)])
+@pytest.mark.parametrize("dim", [2, 7, 64])
+def test_shapes(heads: int, kv_heads: int, dim: int):
+    for n in (1, 9):
+        check(n, 20, heads, kv_heads, dim)
+
+
+@pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
+@pytest.mark.parametrize("size", [1.0, 8.0])
+def test_soft_caps(cap: float, size: float):
+    for n in (1, 9):
+        check(n, 20, cap=cap, size=size)
+        check(n, 20, cap=cap, size=size, window=3)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-3, 8.0])
+def test_small_and_large_scores(size: float):
+    for n in (1, 9):
+        check(n, 20, size=size)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e15])
+@pytest.mark.parametrize("n", [1, 9])
+def test_scores_so_large_that_one_key_takes_all(n: int, size: float):
+    """No overflow: with scores this far apart, what comes out is the value of the best key, exactly."""
+    rng = np.random.default_rng(0)
+    directions = np.eye(20, dtype=np.float32)[:, None, :]  # a key for each position, alike for all queries
+    best = rng.integers(0, 20 - n + 1, n)
+    query = size * directions[best]
+    value = rng.standard_normal((20, 1, 20)).astype(np.float32)
+    found = attend(query, size * directions, value, 1.0)
+    assert np.array_equal(found, value[best])
+
+
+def test_equal_scores_give_the_mean():
+    value = np.arange(12, dtype=np.float32).reshape(6, 1, 2)
+    found = attend(np.zeros((6, 3, 2), np.float32), np.ones((6, 1, 2), np.float32), value, 1.0)
+    expected = np.cumsum(value, axis=0) / np.arange(1, 7)[:, None, None]
+    assert np.abs(found - expected).max() < 1e-6  # values up to 11: a few units in the last place
+
+
+@pytest.mark.parametrize("n", [2, TILE_QUERIES + 3])
+def test_the_future_and_what_left_the_window_leave_no_trace(n: int):
+    """Not even where their scores would take all, or their values overflow a sum."""
+    rng = np.random.default_rng(0)
+    query, key, value = rng.standard_normal((3, n + 10, 1, 4)).astype(np.float32)
+    alone = attend(query[10:11], key[7:11], value[7:11], 0.5, window=4)
+    key[:7], value[:7] = 3e38, 3e38
+    key[11:], value[11:] = 1e30, 1e30
+    found = attend(query[10:], key, value, 0.5, window=4)
+    assert np.abs(found[0] - alone[0]).max() < 1e-6
+
+
+def test_inputs_are_not_changed_and_may_be_views():
+    rng = np.random.default_rng(0)
+    big = rng.standard_normal((2, 2, 40, 2, 8)).astype(np.float32)
+    query = rng.standard_normal((3, 8, 4)).astype(np.float32).transpose(0, 2, 1)  # [3, 4, 8]
+    key, value = big[0, 1, 3:30], big[1, 1, 3:30]
+    before = query.copy(), big.copy()
+    found = attend(query, key, value, 0.3, 9)
+    assert np.array_equal(query, before[0])
+    assert np.array_equal(big, before[1])
+    copies = attend(query.copy(), key.copy(), value.copy(), 0.3, 9)
+    assert np.abs(found - copies).max() < 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 20), before=st.integers(0, 20), kv_heads=st.integers(1, 3), share=st.integers(1, 3),
+    dim=st.integers(1, 9), window=st.none() | st.integers(1, 45), cap=st.none() | st.floats(0.5, 60),
+    seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_any_shape(n: int, before: int, kv_heads: int, share: int, dim: int, window, cap, seed: int):
+    check(n, n + before, kv_heads * share, kv_heads, dim, window, cap, seed=seed)
