@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+# Beside any other busy process two BLAS threads mostly wait for each other: forward passes then take ten times as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from tinyinfer.checkpoint.places import find_pulled
 from tinyinfer.checkpoint.pull import pull
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -306,12 +307,13 @@ def test_the_first_text_is_the_first_that_can_be_seen(monkeypatch: pytest.Monkey
 
 
 def test_the_time_that_the_reader_takes_is_not_the_models(llm: LLM):
-    ask = {"max_tokens": 4, "ignore_eos": True}
-    pause = threading.Event()
-    for piece in llm.stream("ab", **ask):
-        pause.wait(0.2)
+    begun = time.perf_counter()
+    for piece in llm.stream("ab", max_tokens=4, ignore_eos=True):
+        time.sleep(0.05)
         last = piece
-    assert last.completion.timings.decode_seconds < 0.4  # of the 0.8 that passed
+    passed = time.perf_counter() - begun
+    timings = last.completion.timings
+    assert timings.prefill_seconds + timings.decode_seconds <= passed - 5 * 0.05
 
 
 # threads
@@ -383,7 +385,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_importing_the_package_is_quick():
-    program = "import time; t = time.perf_counter(); import tinyinfer; print(time.perf_counter() - t)"
+    program = "import time; t = time.process_time(); import tinyinfer; print(time.process_time() - t)"
     assert min(float(run_python(program)) for _ in range(3)) < 0.3
 
 

@@ -59,8 +59,8 @@ class Completion:
     `ids` are all ids generated, with the end-of-sequence token where there was one; `text` is what they say without
     special tokens, cut before a stop string. `finish_reason` is "stop" for an end-of-sequence token (also as the last
     one that max_tokens allows) or a stop string, and "length" where max_tokens or the context ran out. `stop_reason` is
-    the stop string that cut the text, else the end-of-sequence id. `params` are the complete sampling values in use, the
-    seed among them.
+    the stop string that cut the text, else the end-of-sequence id. `params` are the complete sampling values in use,
+    the seed among them.
     """
 
     text: str

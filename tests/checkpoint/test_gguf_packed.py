@@ -1,0 +1,173 @@
+"""GGUF tensors that stay quantized: what llama.cpp's reference gives where that is promised, else within a bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from tests.checkpoint import ggml_blocks
+from tests.checkpoint.gguf_files import TYPES, write_model
+from tests.quant import slow
+from tinyinfer.checkpoint.gguf import read_gguf
+from tinyinfer.checkpoint.gguf_file import BLOCKS, FLOATS, GgufTensor
+from tinyinfer.checkpoint.gguf_packed import exactness, pack, packed_form
+from tinyinfer.checkpoint.quantized import write_quantized
+from tinyinfer.checkpoint.source import open_checkpoint, stored_bytes, tensor_forms, tensor_layout, write_folder
+from tinyinfer.errors import BadCheckpoint
+from tinyinfer.quant import FORMS, PackedWeight, dequantize
+
+FORM = {
+    "Q4_0": "int4-g32-symmetric", "Q4_1": "int4-g32", "Q4_K": "int4-g32", "Q5_0": "int8-g32", "Q5_1": "int8-g32",
+    "Q5_K": "int8-g32", "Q6_K": "int8-g32", "Q8_0": "int8-g32",
+}  # fmt: skip
+EXACT = ["Q4_0", "Q4_1", "Q5_0", "Q8_0"]
+NEAREST = ["Q5_1", "Q5_K", "Q6_K"]
+
+
+def random_tensor(kind: str, rows: int = 11, blocks: int = 3, seed: int = 0) -> GgufTensor:
+    """Any bytes at all, but for float16 numbers of the size that scales have."""
+    rng = np.random.default_rng(seed)
+    size, values, _, halves = ggml_blocks.BLOCKS[kind]
+    data = rng.integers(0, 256, (rows, blocks, size), np.uint8)
+    for at in halves:
+        numbers = rng.uniform(-0.02, 0.02, (rows, blocks)).astype("<f2")
+        numbers[rng.random((rows, blocks)) < 0.1] = 0
+        data[:, :, at : at + 2] = numbers[..., None].view(np.uint8)
+    return GgufTensor("blk.0.x.weight", kind, (rows, blocks * values), data.reshape(rows, -1))
+
+
+def reference(tensor: GgufTensor) -> np.ndarray:
+    return gguf.quants.dequantize(tensor.data, TYPES[tensor.type])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", EXACT)
+def test_exact_types(kind: str, seed: int):
+    tensor = random_tensor(kind, seed=seed)
+    packed = pack(tensor)
+    assert packed.form.name == FORM[kind]
+    assert np.array_equal(dequantize(packed), reference(tensor))
+    size, values, read, _ = ggml_blocks.BLOCKS[kind]
+    block = [read(tensor.data[10, size : 2 * size].tobytes())]
+    assert np.array_equal(slow.dequantized(packed)[10:, values : 2 * values], block)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_q4_k_is_off_by_the_rounding_of_scale_and_minimum(seed: int):
+    tensor = random_tensor("Q4_K", seed=seed)
+    packed = pack(tensor)
+    exact = reference(tensor)
+    assert packed.form.name == FORM["Q4_K"]
+    scale = np.abs([[slow.scale_of(packed, n, k) for k in range(768)] for n in range(11)])
+    minimum = np.abs([[float(packed.minimums[n // 8, k // 32, n % 8]) for k in range(768)] for n in range(11)])
+    # half a unit of float16 of each: 2^-11 of a number, or 2^-25 of those below the normal range
+    bound = 15 * (scale * 2.0**-11 + 2.0**-25) + minimum * 2.0**-11 + 2.0**-25
+    assert (np.abs(dequantize(packed) - exact) <= bound * 1.001).all()
+    assert not np.array_equal(dequantize(packed), exact)  # the docstring says that it is not exact
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", NEAREST)
+def test_types_that_become_the_nearest_of_255_steps(kind: str, seed: int):
+    tensor = random_tensor(kind, seed=seed)
+    packed, exact = pack(tensor), reference(tensor)
+    assert packed.form.name == FORM[kind]
+    largest = np.abs(exact.reshape(11, -1, 32)).max(axis=-1, keepdims=True)
+    off = np.abs(dequantize(packed) - exact).reshape(11, -1, 32)
+    # half a step, and 127 times 2^-11 of one where the scale was rounded down in float16; below 2^-14 by more
+    assert (off <= largest / 254 * 1.15 + 127 * 2.0**-25).all()
+
+
+def test_every_type_that_is_read_has_a_place():
+    assert set(exactness()) == set(BLOCKS) - set(FLOATS) == set(FORM)
+    assert [name for name, text in exactness().items() if text.endswith(", exact")] == EXACT
+    assert all(text.startswith(f"{FORM[name]}, ") for name, text in exactness().items())
+
+
+def test_minus_128_is_kept():
+    tensor = random_tensor("Q8_0", rows=1, blocks=1)
+    data = tensor.data.copy()
+    data[0, 2:4] = 0x80
+    tensor = GgufTensor("x", "Q8_0", tensor.shape, data)
+    assert np.array_equal(dequantize(pack(tensor)), reference(tensor))
+
+
+@pytest.mark.parametrize("kind", FORM)
+@pytest.mark.parametrize("half", [np.inf, np.nan])
+def test_scales_that_are_not_finite(kind: str, half: float):
+    tensor = random_tensor(kind, rows=2, blocks=1)
+    data = tensor.data.copy()
+    at = ggml_blocks.BLOCKS[kind][3][0]
+    data[1, at : at + 2] = np.array([half], "<f2").view(np.uint8)
+    with pytest.raises(BadCheckpoint, match=r"blk\.0\.x\.weight"):
+        pack(GgufTensor(tensor.name, kind, tensor.shape, data))
+
+
+def test_a_product_beyond_float16():
+    tensor = random_tensor("Q4_K", rows=1, blocks=1)
+    data = tensor.data.copy()
+    data[0, :2] = np.array([60000], "<f2").view(np.uint8)
+    data[0, 4] = 63
+    with pytest.raises(BadCheckpoint, match="not finite in float16"):
+        pack(GgufTensor("x", "Q4_K", tensor.shape, data))
+
+
+def test_vectors_and_floats_are_not_packed():
+    assert packed_form(GgufTensor("x", "Q8_0", (32,), np.zeros((1, 34), np.uint8))) is None
+    assert packed_form(GgufTensor("x", "F16", (4, 32), np.zeros((4, 64), np.uint8))) is None
+
+
+# ---- whole files
+
+
+@pytest.mark.parametrize("form", ["Q4_0", "Q4_1", "Q5_0", "Q8_0"])
+@pytest.mark.parametrize(("name", "arch"), [("llama", "llama"), ("gemma3", "gemma3")])
+def test_the_same_model_either_way(tmp_path: Path, name: str, arch: str, form: str):
+    """Rows of q and k are put in order in both; both are exact."""
+    write_model(tmp_path / "m.gguf", name, arch, form)
+    packed, plain = read_gguf(tmp_path / "m.gguf", packed=True), read_gguf(tmp_path / "m.gguf")
+    assert packed.config == plain.config
+    assert tensor_layout(packed.tensors) == tensor_layout(plain.tensors)
+    forms = tensor_forms(packed.tensors)
+    for tensor, expected in plain.tensors.items():
+        found = packed.tensors[tensor]
+        if expected.ndim == 2:
+            assert isinstance(found, PackedWeight)
+            assert found.form == forms[tensor] == FORMS[FORM[form]]
+            found = dequantize(found)
+        else:
+            assert tensor not in forms
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected), tensor
+
+
+def test_floats_in_a_packed_file_keep_their_dtype(tmp_path: Path):
+    write_model(tmp_path / "m.gguf", "llama", "llama", "BF16")
+    checkpoint = read_gguf(tmp_path / "m.gguf", packed=True)
+    assert not tensor_forms(checkpoint.tensors)
+    assert set(stored_bytes(checkpoint.tensors)) == {"bfloat16", "float32"}
+
+
+def test_convert_dequantizes_and_write_quantized_does_not(tmp_path: Path):
+    write_model(tmp_path / "m.gguf", "llama", "llama", "Q4_1")
+    packed, plain = read_gguf(tmp_path / "m.gguf", packed=True), read_gguf(tmp_path / "m.gguf")
+    write_folder(packed, tmp_path / "converted")
+    write_quantized(packed, tmp_path / "kept")
+    converted, kept = open_checkpoint(tmp_path / "converted"), open_checkpoint(tmp_path / "kept")
+    assert "quantization_config" not in converted.config
+    assert tensor_forms(kept.tensors) == tensor_forms(packed.tensors)
+    assert kept.config["quantization_config"]["form"] == "int4-g32"
+    for name, expected in plain.tensors.items():
+        assert np.array_equal(converted.tensors[name], expected)
+        found = kept.tensors[name]
+        assert np.array_equal(dequantize(found) if expected.ndim == 2 else found, expected)
+
+
+def test_stored_bytes_count_what_is_stored(tmp_path: Path):
+    write_model(tmp_path / "m.gguf", "llama", "llama", "Q8_0")
+    tensors = read_gguf(tmp_path / "m.gguf", packed=True).tensors
+    expected = sum(tensor.nbytes for name in tensors if isinstance(tensor := tensors[name], PackedWeight))
+    assert stored_bytes(tensors)["int8-g32"] == expected
