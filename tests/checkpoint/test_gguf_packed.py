@@ -14,7 +14,7 @@ from tests.quant import slow
 from tinyinfer.checkpoint.gguf import read_gguf
 from tinyinfer.checkpoint.gguf_file import BLOCKS, FLOATS, GgufTensor
 from tinyinfer.checkpoint.gguf_packed import exactness, pack, packed_form
-from tinyinfer.checkpoint.quantized import write_quantized
+from tinyinfer.checkpoint.quantized import quantize_folder, write_quantized
 from tinyinfer.checkpoint.source import open_checkpoint, stored_bytes, tensor_forms, tensor_layout, write_folder
 from tinyinfer.errors import BadCheckpoint
 from tinyinfer.quant import FORMS, PackedWeight, dequantize
@@ -164,6 +164,18 @@ def test_convert_dequantizes_and_write_quantized_does_not(tmp_path: Path):
         assert np.array_equal(converted.tensors[name], expected)
         found = kept.tensors[name]
         assert np.array_equal(dequantize(found) if expected.ndim == 2 else found, expected)
+
+
+def test_quantizing_a_file_keeps_what_is_in_that_form_already(tmp_path: Path):
+    write_model(tmp_path / "m.gguf", "llama", "llama", "Q8_0")
+    source = open_checkpoint(tmp_path / "m.gguf", packed=True)
+    quantize_folder(source, tmp_path / "out", keep="down_proj")
+    found = open_checkpoint(tmp_path / "out").tensors
+    up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
+    assert found[up].form == FORMS["int4-g32"]
+    for name in ("model.embed_tokens.weight", "lm_head.weight", down):
+        assert found[name].form == FORMS["int8-g32"]
+        assert np.array_equal(dequantize(found[name]), dequantize(source.tensors[name]))
 
 
 def test_stored_bytes_count_what_is_stored(tmp_path: Path):

@@ -225,6 +225,18 @@ def test_nan_scale_of_x_makes_its_row_nan(scheme, n):
     assert np.isfinite(out[1:]).all()
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("n", [1, 8])
+def test_x_may_have_more_groups_than_the_weight(scheme, n):
+    # as when weights with groups of 32 and of 128 share it
+    case = Case(scheme, n, rows=9, groups=2, seed=7)
+    expected = case.run()
+    case.x_codes = np.concatenate([case.x_codes, case.x_codes], axis=1)
+    case.x_scales = np.concatenate([case.x_scales, np.full((n, 2), np.nan, np.float32)], axis=1)
+    case.x_sums = np.concatenate([case.x_sums, np.full((n, 2), np.nan, np.float32)], axis=1)
+    np.testing.assert_array_equal(case.run(), expected)
+
+
 def test_accepts_read_only_and_unaligned_weights():
     # as they come out of a memory-mapped file
     case = Case("int4", n=2, rows=16, groups=2)

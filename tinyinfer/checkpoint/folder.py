@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadCheckpoint, ModelNotFound
+from .quantized import packed_tensors
 from .safetensors import open_safetensors
 from .source import Checkpoint
 
@@ -19,7 +20,7 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Open a folder with config.json and safetensors; weights are memory-mapped.
+    """Open a folder with config.json and safetensors; weights are memory-mapped, quantized ones too.
 
     Raises `ModelNotFound` where config.json is absent, `BadCheckpoint` for damaged or missing files.
     """
@@ -28,10 +29,11 @@ def read_folder(folder: Path) -> Checkpoint:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder}: not a model: there is no config.json in it")
     tokenizer_config = _read_json(folder / "tokenizer_config.json", missing={})
+    config = _read_json(folder / "config.json")
     return Checkpoint(
         source=folder,
-        config=_read_json(folder / "config.json"),
-        tensors=_open_weights(folder),
+        config=config,
+        tensors=packed_tensors(folder, config, _open_weights(folder)),
         generation_config=_read_json(folder / "generation_config.json", missing={}),
         tokenizer_json=tokenizer_json_from_folder(folder),
         tokenizer_config=tokenizer_config,

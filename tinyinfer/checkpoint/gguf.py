@@ -1,7 +1,8 @@
 """A GGUF file -> a `Checkpoint`, as if the model had come as a Hugging Face folder.
 
 Read `gguf_file.py` first (the container), then this (configuration and tensors); `gguf_names.py` holds what
-llama.cpp's converter did to each architecture, `gguf_vocabulary.py` the tokenizer.
+llama.cpp's converter did to each architecture, `gguf_packed.py` how quantized tensors stay so, `gguf_vocabulary.py`
+the tokenizer.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import numpy as np
 from ..errors import BadCheckpoint, UnsupportedModel
 from .gguf_file import GgufFile, import_gguf, open_gguf
 from .gguf_names import ARCHITECTURES, ROPE_TENSORS, Architecture, Keys, hugging_face_name, llama3_scaling, unpermuted
+from .gguf_packed import pack, packed_form
 from .gguf_vocabulary import GgufVocabulary
 from .safetensors import to_float32
-from .source import Checkpoint, LazyTensors
+from .source import Checkpoint, LazyTensors, Tensor
 
 
-def read_gguf(path: str | os.PathLike) -> Checkpoint:
-    """Open a GGUF file; tensors keep Hugging Face's names and order of rows, and are dequantized when asked for.
+def read_gguf(path: str | os.PathLike, packed: bool = False) -> Checkpoint:
+    """Open a GGUF file; tensors keep Hugging Face's names and order of rows, and are made when asked for.
 
-    F16, BF16 and F32 tensors keep their dtype; quantized ones become float32, exactly as llama.cpp's reference has it.
+    F16, BF16 and F32 tensors keep their dtype. Quantized ones become float32, exactly as llama.cpp's reference has it,
+    or with `packed` those that are matrices become `PackedWeight`; `gguf_packed.py` says which of them exactly.
     Raises `MissingExtra` without the gguf package, `BadCheckpoint` for a damaged file, `UnsupportedModel` for an
     architecture, tensor type, rotary scaling or tokenizer that this version does not know.
     """
@@ -41,7 +44,7 @@ def read_gguf(path: str | os.PathLike) -> Checkpoint:
     return Checkpoint(
         source=Path(path),
         config=config,
-        tensors=_tensors(file, config, architecture),
+        tensors=_tensors(file, config, architecture, packed),
         generation_config=vocabulary.generation_config(),
         tokenizer_json=vocabulary.tokenizer_json(),
         tokenizer_config=vocabulary.tokenizer_config(config["max_position_embeddings"]),
@@ -195,7 +198,7 @@ _BY_ARCHITECTURE = {"llama": _llama, "qwen2": _qwen, "qwen3": _qwen, "gemma3": _
 # ---- tensors
 
 
-def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture) -> LazyTensors:
+def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture, packed: bool) -> LazyTensors:
     layers = config["num_hidden_layers"]
     names = {
         hugging_face_name(file, name, architecture, layers): tensor
@@ -215,15 +218,16 @@ def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture)
     def is_shifted(name: str) -> bool:
         return architecture.norms_plus_one and name.endswith("norm.weight")
 
-    def make(name: str) -> np.ndarray:
+    forms = {name: form for name, tensor in names.items() if (form := packed_form(tensor))} if packed else {}
+
+    def make(name: str) -> Tensor:
         tensor, count = names[name], heads.get(name.split(".")[-2])
         if is_shifted(name):
             return to_float32(tensor.values()) - np.float32(1)
-        if count is None:
-            return tensor.values()
-        if len(tensor.shape) == 1:
+        if count and len(tensor.shape) == 1:
             return unpermuted(tensor.values(), count)
-        return tensor.values(unpermuted(tensor.data, count))  # whole rows, so the packed ones can be reordered
+        data = unpermuted(tensor.data, count) if count else tensor.data  # whole rows, whatever they are packed in
+        return pack(tensor, data) if name in forms else tensor.values(data)
 
     dtypes = {name: np.dtype("<f4") if is_shifted(name) else tensor.dtype for name, tensor in names.items()}
-    return LazyTensors({name: (dtypes[name], tensor.shape) for name, tensor in names.items()}, make)
+    return LazyTensors({name: (dtypes[name], tensor.shape) for name, tensor in names.items()}, make, forms)

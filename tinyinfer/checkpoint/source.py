@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import numpy as np
 from ..errors import BadRequest, ModelNotFound
 from ..files import replaced_when_done
 from ..progress import Progress, silent
+from ..quant import Form, PackedWeight, dequantize
 from .safetensors import BFLOAT16, FLOAT_DTYPES, dtype_name, to_bfloat16, to_float32, write_safetensors
 
 Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
+Tensor = np.ndarray | PackedWeight
 
 
 @dataclass(frozen=True)
@@ -28,20 +31,23 @@ class Checkpoint:
 
     source: Path  # the folder or file
     config: dict[str, Any]  # config.json
-    tensors: Mapping[str, np.ndarray]  # memory-mapped, or made when asked for
+    tensors: Mapping[str, Tensor]  # memory-mapped, or made when asked for
     generation_config: dict[str, Any] = field(default_factory=dict)  # generation_config.json
     tokenizer_json: str | None = None  # the text of tokenizer.json
     tokenizer_config: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json
     chat_template: str | None = None  # Jinja source
 
 
-class LazyTensors(Mapping[str, np.ndarray]):
-    """Tensors that are computed each time they are asked for, with dtypes and shapes known beforehand."""
+class LazyTensors(Mapping[str, Tensor]):
+    """Tensors that are computed each time they are asked for, with dtypes and shapes known beforehand.
 
-    def __init__(self, layout: Layout, make: Callable[[str], np.ndarray]):
-        self.layout, self._make = layout, make
+    `forms` has an entry for each that comes quantized; its place in `layout` says what it dequantizes to.
+    """
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def __init__(self, layout: Layout, make: Callable[[str], Tensor], forms: Mapping[str, Form] | None = None):
+        self.layout, self.forms, self._make = layout, forms or {}, make
+
+    def __getitem__(self, name: str) -> Tensor:
         if name not in self.layout:
             raise KeyError(name)
         return self._make(name)
@@ -53,16 +59,60 @@ class LazyTensors(Mapping[str, np.ndarray]):
         return len(self.layout)
 
 
-def tensor_layout(tensors: Mapping[str, np.ndarray]) -> Layout:
-    """The dtype and shape of every tensor, without computing any."""
+def tensor_layout(tensors: Mapping[str, Tensor]) -> Layout:
+    """The dtype and shape of every tensor, without computing any; a quantized one counts as float32."""
     if isinstance(tensors, LazyTensors):
         return tensors.layout
-    return {name: (array.dtype, array.shape) for name, array in tensors.items()}
+    return {name: (_plain_dtype(tensor), tensor.shape) for name, tensor in tensors.items()}
 
 
-def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
+def _plain_dtype(tensor: Tensor) -> np.dtype:
+    return np.dtype("<f4") if isinstance(tensor, PackedWeight) else tensor.dtype
+
+
+def tensor_forms(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+    """The form of every quantized tensor, without computing any."""
+    if isinstance(tensors, LazyTensors):
+        return dict(tensors.forms)
+    return {name: tensor.form for name, tensor in tensors.items() if isinstance(tensor, PackedWeight)}
+
+
+def stored_bytes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many bytes all tensors of a kind take: by name of dtype, or of form where they are quantized."""
+    sizes: dict[str, int] = {}
+    forms = tensor_forms(tensors)
+    for name, (dtype, shape) in tensor_layout(tensors).items():
+        kind = forms[name].name if name in forms else dtype_name(dtype)
+        count = forms[name].nbytes(shape) if name in forms else _nbytes((dtype, shape))
+        sizes[kind] = sizes.get(kind, 0) + count
+    return sizes
+
+
+def plain(tensor: Tensor) -> np.ndarray:
+    """The tensor as an array: a quantized one as float32, another as it is."""
+    return dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor
+
+
+def dequantized(checkpoint: Checkpoint) -> Checkpoint:
+    """The same model with plain arrays only: quantized ones become float32 each time they are asked for."""
+    tensors = checkpoint.tensors
+    if not tensor_forms(tensors):
+        return checkpoint
+    arrays = LazyTensors(tensor_layout(tensors), lambda name: plain(tensors[name]))
+    return replace(checkpoint, tensors=arrays, config=_without_our_quantization(checkpoint.config))
+
+
+def _without_our_quantization(config: dict[str, Any]) -> dict[str, Any]:
+    found = config.get("quantization_config")
+    if not isinstance(found, dict) or found.get("quant_method") != "tinyinfer":
+        return config
+    return {key: value for key, value in config.items() if key != "quantization_config"}
+
+
+def open_checkpoint(path: str | os.PathLike, packed: bool = False) -> Checkpoint:
     """Open a Hugging Face folder or a GGUF file; weights are mapped, not read.
 
+    With `packed` the quantized tensors of a GGUF file stay so (see `gguf_packed.py`); those of a folder always do.
     Raises `ModelNotFound` where there is neither, `BadCheckpoint` or `UnsupportedModel` for what the files hold.
     """
     path = Path(path)
@@ -73,10 +123,15 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     if path.is_file() and path.suffix.lower() == ".gguf":
         from .gguf import read_gguf
 
-        return read_gguf(path)
+        return read_gguf(path, packed)
     if path.exists():
         raise ModelNotFound(f"{path}: expected a Hugging Face folder or a .gguf file")
     raise ModelNotFound(f"{path}: no such folder or file")
+
+
+def round_to(dtype: str, array: np.ndarray) -> np.ndarray:
+    """Any float array as "float32", "bfloat16" or "float16", to nearest; `BadRequest` where float16 can't hold it."""
+    return _ROUND[dtype][1](array)
 
 
 _ROUND: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
@@ -100,16 +155,13 @@ def write_folder(
     """Write a checkpoint as a Hugging Face folder, whole or not at all, one tensor in memory at a time.
 
     `dtype` is "float32", "bfloat16" or "float16" (values are rounded to nearest); None keeps what each tensor has, as
-    tensors that are not floats do. Raises `BadRequest` for another dtype, for weights too large for float16, and where
-    `folder` exists and is not empty.
+    tensors that are not floats do. Quantized tensors are dequantized, to float32 where `dtype` is None
+    (`quantized.write_quantized` keeps them). Raises `BadRequest` for another dtype, for weights too large for float16,
+    and where `folder` exists and is not empty.
     """
     folder = Path(folder)
     if dtype is not None and dtype not in _ROUND:
         raise BadRequest(f"dtype should be one of {', '.join(_ROUND)}, found {dtype!r}", "dtype")
-    if folder.name in ("", ".."):
-        raise BadRequest(f"expected the name of a folder to make, found {str(folder)!r}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadRequest(f"{folder}: already there and not an empty folder")
     layout = tensor_layout(checkpoint.tensors)
     converted = {name for name, (stored, _) in layout.items() if dtype and stored in FLOAT_DTYPES}
     layout = {name: (_ROUND[dtype][0], spec[1]) if name in converted else spec for name, spec in layout.items()}
@@ -117,18 +169,32 @@ def write_folder(
 
     def tensors(bar: Any) -> Iterator[tuple[str, np.ndarray]]:
         for name in layout:
-            array = checkpoint.tensors[name]
+            array = plain(checkpoint.tensors[name])
             if name in converted:
-                array = _ROUND[dtype][1](array)
+                array = round_to(dtype, array)
             yield name, array
             bar.update(array.nbytes)
 
+    widest = max(layout.values(), key=_nbytes, default=(np.dtype("<f4"), ()))[0]
+    config = {key: value for key, value in _without_our_quantization(checkpoint.config).items() if key != "dtype"}
+    with new_folder(folder) as temporary, progress(f"writing {folder.name}", total, "B") as bar:
+        write_safetensors(temporary / "model.safetensors", layout, tensors(bar), {"format": "pt"})
+        write_texts(checkpoint, config | {"torch_dtype": dtype_name(widest)}, temporary)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that takes the name `folder` when all went well, and else is gone.
+
+    Raises `BadRequest` where `folder` exists and is not empty, or is no name.
+    """
+    if folder.name in ("", ".."):
+        raise BadRequest(f"expected the name of a folder to make, found {str(folder)!r}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadRequest(f"{folder}: already there and not an empty folder")
     with replaced_when_done(folder) as temporary:
         temporary.mkdir()
-        for name, text in _text_files(checkpoint, layout).items():
-            (temporary / name).write_text(text, encoding="utf-8")
-        with progress(f"writing {folder.name}", total, "B") as bar:
-            write_safetensors(temporary / "model.safetensors", layout, tensors(bar), {"format": "pt"})
+        yield temporary
 
 
 def _nbytes(spec: tuple[np.dtype, tuple[int, ...]]) -> int:
@@ -136,10 +202,9 @@ def _nbytes(spec: tuple[np.dtype, tuple[int, ...]]) -> int:
     return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
 
 
-def _text_files(checkpoint: Checkpoint, layout: Layout) -> dict[str, str]:
-    widest = max(layout.values(), key=_nbytes, default=(np.dtype("<f4"), ()))[0]
-    config = {key: value for key, value in checkpoint.config.items() if key != "dtype"}
-    files = {"config.json": json.dumps(config | {"torch_dtype": dtype_name(widest)}, indent=2)}
+def write_texts(checkpoint: Checkpoint, config: dict[str, Any], folder: Path) -> None:
+    """Write all of a model that is not weights, with `config` as its config.json."""
+    files = {"config.json": json.dumps(config, indent=2)}
     if checkpoint.generation_config:
         files["generation_config.json"] = json.dumps(checkpoint.generation_config, indent=2)
     if checkpoint.tokenizer_json is not None:
@@ -149,4 +214,5 @@ def _text_files(checkpoint: Checkpoint, layout: Layout) -> dict[str, str]:
         files["tokenizer_config.json"] = json.dumps(without_template, indent=2)
     if checkpoint.chat_template is not None:
         files["chat_template.jinja"] = checkpoint.chat_template
-    return files
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@
     run.py          run: one prompt, one streamed answer
     chat.py         chat: the interactive session; conversation.py what was said, terminal.py how a turn is read
     models.py       pull, list, convert
+    quantize.py     quantize
     info.py         info: a model's facts, and what fits into this machine's memory
     tokenize.py     tokenize: text to ids
     output.py       timings, JSON, tables, progress bars
@@ -29,6 +30,7 @@ COMMANDS = {  # name: (module, usage, what it does)
     "list": ("models", "list", "show the models that are here and those of the catalogue"),
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
     "convert": ("models", "convert FILE.gguf FOLDER", "turn a GGUF file into a Hugging Face style folder"),
+    "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }
 

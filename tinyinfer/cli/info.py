@@ -10,6 +10,7 @@ from typing import Any
 
 from .options import Parser, add_model, settle_model
 from .output import show_json, size
+from .quantize import quantization_line
 
 USERS = (1, 4, 16)
 
@@ -17,9 +18,12 @@ USERS = (1, 4, 16)
 def info_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `info`."""
     add_model(parser)
+    schemes_help = "also show what each quantized form would make of the model; takes some seconds"
+    parser.add_argument("--schemes", action="store_true", help=schemes_help)
     parser.add_argument("--json", action="store_true", help="write a JSON object")
     parser.epilog = (
-        "Weights are not read. What fits is what memory is free now, less the weights; work space is not counted."
+        "Weights are not read, but by --schemes some rows of each matrix.\n"
+        "What fits is what memory is free now, less the weights; work space is not counted."
     )
     return info
 
@@ -31,28 +35,48 @@ def info(args: argparse.Namespace) -> int:
 
     path = find_model(args.model)
     facts = facts_of(path, free_memory())
+    if args.schemes:
+        facts["schemes"] = schemes(path)
     if args.json:
         show_json(facts)
     else:
         print("\n".join(f"{name:15}{value}" for name, value in rows(facts)))
+        for name, value in scheme_rows(facts.get("schemes", [])):
+            print(f"{name:15}{value}")
     return 0
+
+
+def schemes(path: Path) -> list[dict[str, Any]]:
+    """What each quantized form would make of a model's matrices, its tables of tokens among them."""
+    from dataclasses import asdict
+
+    from ..checkpoint.source import open_checkpoint, tensor_layout
+    from ..quant.study import outlooks
+
+    tensors = open_checkpoint(path).tensors
+    names = [name for name, (_, shape) in tensor_layout(tensors).items() if len(shape) == 2]
+    return [asdict(outlook) for outlook in outlooks([tensors[name] for name in names])]
+
+
+def scheme_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The forms for people: (heading, values)."""
+    lines = [
+        f"{one['form']:20}{one['bits_per_weight']:5.3f} bits a weight, {size(one['bytes']):>7}, "
+        f"relative error {one['relative_error']:.3g}"
+        for one in found
+    ]
+    return [("as" if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
 def facts_of(path: Path, memory: int | None) -> dict[str, Any]:
     """What is known of the model at `path` without reading weights; `memory` is how many bytes are free, if known."""
-    from ..checkpoint.safetensors import dtype_name
-    from ..checkpoint.source import open_checkpoint, tensor_layout
+    from ..checkpoint.source import dequantized, open_checkpoint, stored_bytes
     from ..config import read_config
     from ..model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
 
     checkpoint = open_checkpoint(path)
-    config = read_config(checkpoint.config)
-    sizes: dict[str, int] = {}
-    for dtype, shape in tensor_layout(checkpoint.tensors).values():
-        count = dtype.itemsize
-        for length in shape:
-            count *= length
-        sizes[dtype_name(dtype)] = sizes.get(dtype_name(dtype), 0) + count
+    config = read_config(dequantized(checkpoint).config)
+    sizes = stored_bytes(checkpoint.tensors)
     weights = sum(sizes.values())
     windows = {layer.window for layer in config.layers if layer.window}
     facts = {
@@ -73,6 +97,7 @@ def facts_of(path: Path, memory: int | None) -> dict[str, Any]:
         "parameters": parameters(config),
         "weight_bytes": weights,
         "weight_bytes_by_dtype": sizes,
+        "quantization": checkpoint.config.get("quantization_config"),
         "kv_bytes_per_token": int(kv_bytes_per_token(config)),
         "kv_bytes_full_context": int(kv_bytes(config, config.max_positions)),
         "free_memory_bytes": memory,
@@ -104,6 +129,8 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{facts['kv_bytes_per_token']:,} bytes a token, {size(facts['kv_bytes_full_context'])} at full context",
         ),
     ]
+    if facts["quantization"]:
+        table.append(("quantization", quantization_line(facts["quantization"])))
     if facts["free_memory_bytes"] is None:
         return [*table, ("memory", "how much is free can't be told on this system")]
     table.append(("memory", f"{size(facts['free_memory_bytes'])} free; beside the weights fit"))

@@ -1,24 +1,80 @@
-"""The one way to compile here: `jit`, Numba's njit with this package's settings.
+"""The one way to compile here: `jit` for kernels, `inlined` for the functions that kernels are made of.
 
-Compiled code is cached on disk. Where no folder can be written, that costs a warning and a compilation at each start.
+Compiled code is kept on disk, beside this package or else in a folder of the user's. Numba renews what it kept when the
+file of a kernel changes; here it does so when any file of this package changes, since kernels are made of each other's
+parts, and the vector backends are kept apart. Numba itself tells processors apart. Where no folder can be written, that
+costs a warning, and a compilation at each start.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
+from importlib.resources import files
 
 import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+from .processor import backend
 
 # What lets a sum be vectorised, short of assuming that there are no NaNs and infinities.
 RELAXED = {"nsz", "arcp", "contract", "afn", "reassoc"}
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": RELAXED}
 
 
 def jit(function: Callable) -> Callable:
     """Compile on first call, for the argument types of that call; the GIL is released while it runs."""
-    options = {"nogil": True, "error_model": "numpy", "fastmath": RELAXED}
+    kernel = numba.njit(function, **_OPTIONS)
     try:
-        return numba.njit(function, cache=True, **options)
-    except RuntimeError as error:  # Numba's word for: no place to cache
-        warnings.warn(f"compiled kernels can't be kept, so each start compiles them anew: {error}", stacklevel=2)
-        return numba.njit(function, **options)
+        kernel._cache = _Cache(function)  # what enable_caching() does, with places of our own
+    except RuntimeError:  # Numba's word for: no place to cache
+        _warn()
+    return kernel
+
+
+def inlined(function: Callable) -> Callable:
+    """A part of kernels: callable from them only, and compiled into each, for each set of argument types."""
+    return numba.njit(function, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
+
+
+def _warn() -> None:
+    # always from this line and in these words, so that Python shows it once
+    warnings.warn("no folder to keep compiled kernels in can be written, so each start compiles them anew")
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """A hash of every source file of this package."""
+    digest = hashlib.sha256()
+    for entry in sorted(files(__package__).iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".py"):
+            digest.update(entry.read_bytes())
+    return digest.hexdigest()
+
+
+class _Place:
+    """Goes before one of Numba's cache locators: a folder for each backend, which is fresh while no source changed."""
+
+    def get_cache_path(self) -> str:
+        return os.path.join(super().get_cache_path(), f"kernels-{backend()}")
+
+    def get_source_stamp(self) -> str:
+        return _sources()
+
+
+class _Implementation(CompileResultCacheImpl):
+    _locator_classes = [type(place.__name__, (_Place, place), {}) for place in CompileResultCacheImpl._locator_classes]  # noqa: RUF012
+
+
+class _Cache(FunctionCache):
+    _impl_class = _Implementation
+
+    def save_overload(self, signature, compiled) -> None:
+        """As Numba's; a disk that is full or gone read-only must not stop a kernel that is compiled and ready."""
+        try:
+            super().save_overload(signature, compiled)
+        except OSError:
+            _warn()

@@ -1,0 +1,53 @@
+"""`tinyinfer quantize`: a model's weights in fewer bits, in the order in which the kernels read them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from .options import Parser
+from .output import note, progress_bars, size
+
+
+def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
+    """The flags of `quantize`."""
+    parser.add_argument("model", metavar="MODEL", help="a name from `tinyinfer list`, a folder or a .gguf file")
+    parser.add_argument("folder", metavar="OUT", help="the folder to write; must not be there yet, or be empty")
+    add = parser.add_argument
+    add("--scheme", choices=("int4", "int8", "nf4"), default="int4", help="how matrices are stored (default: int4)")
+    group_help = "weights that share a scale: int4 32, 64 or 128; int8 32, or 0 for a row; nf4 64 (default: the first)"
+    add("--group-size", type=int, metavar="N", help=group_help)
+    add("--symmetric", action="store_true", help="int4 without minimums: half a bit less, a larger error")
+    add("--double", action="store_true", help="nf4 with its scales quantized too")
+    head_help = "the output head: a scheme, or float32, bfloat16, float16 (default: int8)"
+    add("--head", default="int8", metavar="KIND", help=head_help)
+    table_help = "the embedding, where it is not the head too: likewise (default: as it is)"
+    add("--embedding", metavar="KIND", help=table_help)
+    add("--keep", metavar="REGEX", help="leave tensors as they are whose name this finds")
+    add("-q", "--quiet", action="store_true", help="no progress")
+    return quantize
+
+
+def quantize(args: argparse.Namespace) -> int:
+    """Write a quantized model, print where it is, and say how large and how exact it became."""
+    from ..checkpoint.places import find_model
+    from ..checkpoint.quantized import quantize_folder
+    from ..checkpoint.source import open_checkpoint, stored_bytes
+
+    choices = ("scheme", "group_size", "symmetric", "double", "head", "embedding", "keep")
+    checkpoint = open_checkpoint(find_model(args.model), packed=True)
+    quantize_folder(
+        checkpoint, args.folder, progress_bars(args.quiet), **{name: getattr(args, name) for name in choices}
+    )
+    if not args.quiet:
+        made = open_checkpoint(args.folder)
+        before, after = (sum(stored_bytes(found.tensors).values()) for found in (checkpoint, made))
+        note(f"{size(before)} became {size(after)}; {quantization_line(made.config['quantization_config'])}")
+    print(args.folder)
+    return 0
+
+
+def quantization_line(facts: dict) -> str:
+    """`5.7 bits a weight; relative error int4-g32 0.074, int8-g32 0.005`, from a config.json of ours."""
+    errors = ", ".join(f"{form} {error:.2g}" for form, error in facts.get("relative_error", {}).items())
+    return f"{facts['bits_per_weight']:.3g} bits a weight" + (f"; relative error {errors}" if errors else "")
