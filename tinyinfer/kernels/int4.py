@@ -24,7 +24,7 @@ from .simd import (
     times,
     to_float,
 )
-from .tiles import WIDE, partner, put
+from .tiles import WIDE, put
 
 AHEAD = 2048  # bytes of codes to ask memory for before they are needed: by itself the processor looks less far
 
@@ -40,46 +40,47 @@ def matmul_int4(x_codes, x_scales, x_sums, codes, scales, minimums, out, column,
     out float32 [n, ...]; accumulate: add to it. Nothing is checked.
     """
     n = x_codes.shape[0]
-    wide = n - n % WIDE
-    for t in range(0, wide, WIDE):
-        many = (t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7)
+    for first in range(0, n, WIDE):
+        t, left = first, n - first
         for block in range(begin, end):
-            total = _tile(many, block, x_codes, x_scales, x_sums, codes, scales, minimums)
-            put(total, many, block, block, out, column, rows, accumulate)
-    block = begin if wide < n else end
-    while block < end:
-        last = partner(block, end, rows)
-        pair = (block, last)
-        for t in range(wide, n):
-            total_of_pair = _tile(t, pair, x_codes, x_scales, x_sums, codes, scales, minimums)
-            put(total_of_pair, t, pair, last, out, column, rows, accumulate)
-        block = last + 1
+            if left >= WIDE:
+                many = (t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7)
+                sums_of_many = _tile(many, x_codes, x_scales, x_sums, codes, scales, minimums, block)
+                put(sums_of_many, many, block, out, column, rows, accumulate)
+                continue
+            for u in range(first, n - 1, 2):
+                two = (u, u + 1)
+                sums_of_two = _tile(two, x_codes, x_scales, x_sums, codes, scales, minimums, block)
+                put(sums_of_two, two, block, out, column, rows, accumulate)
+            if left % 2:
+                one = (n - 1,)
+                sums_of_one = _tile(one, x_codes, x_scales, x_sums, codes, scales, minimums, block)
+                put(sums_of_one, one, block, out, column, rows, accumulate)
 
 
 @inlined
-def _tile(tokens, blocks, x_codes, x_scales, x_sums, codes, scales, minimums):
+def _tile(tokens, x_codes, x_scales, x_sums, codes, scales, minimums, block):
     groups, spans = codes.shape[1], scales.shape[1]
     x_at, x_scale_at = times(tokens, x_codes.shape[1]), times(tokens, x_scales.shape[1])
-    at, scale_at = times(blocks, groups * 128), times(blocks, spans * 8)
-    tiles = plus(tokens, blocks)
-    total = no_floats(tiles)
+    at, scale_at = block * groups * 128, block * spans * 8
+    total = no_floats(tokens)
     for _ in range(spans):
         scale = load_floats(scales, scale_at)
         minimum = load_floats(minimums, scale_at) if minimums.size else multiply(scale, spread(types.float32(-8)))
         for _ in range(groups // spans):
-            sums = no_nibble_products(tiles)
+            sums = no_nibble_products(tokens)
             for line in range(0, 128, 64):
-                prefetch(codes, plus(at, AHEAD + line))
+                prefetch(codes, at + AHEAD + line)
             for _ in range(4):
                 packed = load_bytes(codes, at)
                 sums = add_nibble_products(sums, low_nibbles(packed), broadcast_bytes(x_codes, x_at))
                 x_at = plus(x_at, 4)
                 sums = add_nibble_products(sums, high_nibbles(packed), broadcast_bytes(x_codes, x_at))
                 x_at = plus(x_at, 4)
-                at = plus(at, 32)
+                at += 32
             scaled = multiply(scale, broadcast_float(x_scales, x_scale_at))
             total = multiply_add(to_float(row_sums(sums)), scaled, total)
             total = multiply_add(minimum, broadcast_float(x_sums, x_scale_at), total)
             x_scale_at = plus(x_scale_at, 1)
-        scale_at = plus(scale_at, 8)
+        scale_at += 8
     return total
