@@ -3,7 +3,10 @@
 PYTHON ?= python3
 MODEL  ?= smollm2-135m-instruct
 PROMPT ?= What is gravity? Answer in two sentences.
-export PROMPT
+
+# the prompt as it was typed: make would expand a dollar sign in it, and run what $(shell ...) says
+unexport PROMPT
+export TYPED := $(value PROMPT)
 
 .PHONY: help run test lint clean
 
@@ -16,7 +19,7 @@ help:
 
 run: .venv/run-ready
 	@.venv/bin/tinyinfer pull "$(MODEL)"
-	@.venv/bin/tinyinfer run "$(MODEL)" --prompt "$$PROMPT"
+	@.venv/bin/tinyinfer run "$(MODEL)" --prompt "$$TYPED" --max-tokens 400
 
 test: .venv/dev-ready
 	.venv/bin/python -m pytest

@@ -58,7 +58,7 @@ def attention(config: dict[str, Any], w: Tensors, stem: str, layer: int, x: np.n
         first = 0 if window is None else max(t - window + 1, 0)
         for h in range(heads):
             g = h // (heads // shared)
-            scores = capped(k[first : t + 1, g] @ q[t, h] * scale, config.get("attn_logit_softcapping"))
+            scores = k[first : t + 1, g] @ q[t, h] * scale
             shares = np.exp(scores - scores.max())
             out[t, h] = shares / shares.sum() @ v[first : t + 1, g]
     return out.reshape(len(x), -1) @ w[stem + "o_proj.weight"].T + w.get(stem + "o_proj.bias", 0.0)

@@ -86,6 +86,22 @@ class ModelConfig:
         """How many layers there are."""
         return len(self.layers)
 
+    @property
+    def context(self) -> int:
+        """Tokens that a text may have unless the caller says otherwise; dynamic scaling and yarn stretch what was."""
+        stretched = [_stretched(layer.rope) for layer in self.layers if layer.rope.kind in ("dynamic", "yarn")]
+        return max([self.max_positions, *stretched])
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens that a text may have at most; configs of linear scaling differ in whether max_positions has it in."""
+        stretched = [self.max_positions * layer.rope.factor for layer in self.layers if layer.rope.kind == "linear"]
+        return max([self.context, *map(int, stretched)])
+
+
+def _stretched(rope: Rope) -> int:
+    return int(rope.original_length * rope.factor)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -108,7 +124,10 @@ _GEMMA3 = Family(
         "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "query_pre_attn_scalar": 256,
         "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131_072,
     },
-    facts={"qk_norm": True, "post_norms": True, "norm_offset": 1.0, "embedding_scale": "sqrt(hidden_size)"},
+    facts={
+        "qk_norm": True, "post_norms": True, "norm_offset": 1.0, "embedding_scale": "sqrt(hidden_size)",
+        "attention_softcap": None,  # stands in config.json but, with norms on queries and keys, is not used
+    },
     default_theta=1_000_000.0,
     local_theta=10_000.0,
 )  # fmt: skip
@@ -149,6 +168,8 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
     if isinstance(config.get("text_config"), dict):
         config = config["text_config"]
         eos_ids += token_ids(config.get("eos_token_id"), "config.json: text_config.eos_token_id")
+    if config.get("use_bidirectional_attention"):
+        raise UnsupportedModel("config.json: use_bidirectional_attention: seeing what follows is not supported yet")
     keys = _Keys(config, family.defaults)
     heads = keys.size("num_attention_heads")
     kv_heads = keys.size("num_key_value_heads", heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import numpy as np
 
 from .checkpoint.places import find_model
 from .checkpoint.source import Checkpoint, open_checkpoint
-from .config import read_config, token_ids
-from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .config import ModelConfig, read_config, token_ids
+from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
 from .model.forward import Chunk, Model
 from .model.names import collect_tensors
@@ -52,9 +53,10 @@ class LLM:
     def __init__(self, checkpoint: Checkpoint, context: int | None = None):
         """Take a checkpoint's weights as they are, mapped; see `load`."""
         self.checkpoint = checkpoint
-        self.config = read_config(checkpoint.config)
-        self.context = _checked_context(context, self.config.max_positions)
-        tensors = collect_tensors(self.config, checkpoint.tensors)
+        with _naming(checkpoint.source):
+            self.config = read_config(checkpoint.config)
+            tensors = collect_tensors(self.config, checkpoint.tensors)
+        self.context = _checked_context(context, self.config)
         self.unused_tensors = tensors.unused
         self.model = Model(self.config, tensors)
         also = token_ids(checkpoint.generation_config.get("eos_token_id"), "generation_config.json: eos_token_id")
@@ -259,9 +261,21 @@ def _last(pieces: Iterator[Piece]) -> Completion:
     return completion
 
 
-def _checked_context(context: int | None, longest: int) -> int:
+@contextmanager
+def _naming(source: Path) -> Iterator[None]:
+    """Errors of what a model's files hold say which model it is."""
+    try:
+        yield
+    except (BadCheckpoint, UnsupportedModel) as error:
+        if str(source) in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from None
+
+
+def _checked_context(context: int | None, config: ModelConfig) -> int:
     if context is None:
-        return longest
+        return config.context
+    longest = config.longest_context
     if type(context) is not int or not 1 <= context <= longest:
         expected = f"a whole number from 1 to the model's {longest:,}"
         raise BadRequest(f"context should be {expected}, found {context!r}", "context")

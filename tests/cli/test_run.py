@@ -122,7 +122,7 @@ def test_threads_are_set_before_the_libraries_that_read_them_are_loaded(models):
     argv = [sys.executable, "-c", program, "run", models / "hi", "a", "--raw", "-t", "1"]
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
     assert done.stdout == "bcd\n1 1\n"
-    assert "threads should be a whole number from 1, found 0" in refused(
+    assert "threads should be a whole number from 1 to 1024, found 0" in refused(
         tinyinfer("run", models / "hi", "a", "-t", "0")
     )
 

@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from ..errors import ModelNotFound
+from ..errors import BadRequest, ModelNotFound
 from .catalogue import catalogue
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -106,6 +106,8 @@ def find_model(name: str | os.PathLike) -> Path:
     In this order: an existing folder or .gguf file; what stands in `home()` under that name, of the catalogue, of the
     Hub or a person's own; a complete snapshot in the Hugging Face cache. Raises `ModelNotFound` saying what to type.
     """
+    if not isinstance(name, (str, os.PathLike)):
+        raise BadRequest(f"a model should be a name or a path, found {name!r}", "model")
     text = os.fspath(name)
     # the functions of os.path, unlike Path's methods, answer False to text that can't be a path at all
     given = os.path.expanduser(text)

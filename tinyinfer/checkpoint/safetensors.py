@@ -25,7 +25,7 @@ import numpy as np
 from ..errors import BadCheckpoint, UnsupportedModel
 from ..files import replaced_when_done
 
-MAX_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 10_000_000  # some 80,000 tensors; reading more would take seconds before anything is checked
 
 # NumPy has no bfloat16. A one-field record keeps the two bytes and the name together, so that an array still says what
 # it holds after slicing, transposing and mapping; `to_float32` widens it.

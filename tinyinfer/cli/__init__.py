@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         from ..errors import TinyinferError
 
+        if _was_interrupted(error):
+            return _leave(INTERRUPTED)
         if not isinstance(error, TinyinferError):
             raise
         return _leave(ERROR, str(error))
@@ -111,6 +113,13 @@ def _help() -> str:
             "To begin:  tinyinfer pull smollm2-135m-instruct && tinyinfer chat smollm2-135m-instruct",
         ]
     )
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: NumPy, interrupted while it is imported, says that it is not installed."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _never_fail_on_a_character() -> None:

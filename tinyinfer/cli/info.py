@@ -92,14 +92,14 @@ def facts_of(path: Path, memory: int | None) -> dict[str, Any]:
         "window": max(windows, default=None),
         "vocabulary": config.vocab_size,
         "tied": config.tied,
-        "context": config.max_positions,
+        "context": config.context,
         "chat_template": checkpoint.chat_template is not None,
         "parameters": parameters(config),
         "weight_bytes": weights,
         "weight_bytes_by_dtype": sizes,
         "quantization": checkpoint.config.get("quantization_config"),
         "kv_bytes_per_token": int(kv_bytes_per_token(config)),
-        "kv_bytes_full_context": int(kv_bytes(config, config.max_positions)),
+        "kv_bytes_full_context": int(kv_bytes(config, config.context)),
         "free_memory_bytes": memory,
     }
     if memory is not None:

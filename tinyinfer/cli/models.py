@@ -42,7 +42,9 @@ def list_models(args: argparse.Namespace) -> int:
 
     places = installed()
     if args.json:
-        show_json([asdict(place) | {"path": place.path and str(place.path)} for place in places])
+        show_json(
+            [asdict(place) | {"path": place.path and str(place.path), "about": _about(place)} for place in places]
+        )
         return 0
     note(f"models in {home()}; `tinyinfer pull NAME` fetches what is not there")
     width = max((len(place.name) for place in places), default=0)

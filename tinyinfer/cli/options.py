@@ -84,8 +84,8 @@ def add_loading(parser: Parser, verbose: str) -> None:
 def load_model(args: argparse.Namespace) -> LLM:
     """The model that MODEL and the loading flags ask for."""
     if args.threads is not None:
-        if args.threads < 1:
-            raise BadRequest(f"threads should be a whole number from 1, found {args.threads}", "threads")
+        if not 1 <= args.threads <= 1024:
+            raise BadRequest(f"threads should be a whole number from 1 to 1024, found {args.threads}", "threads")
         # The libraries that NumPy computes with read this when they are loaded, which the next line does.
         os.environ |= dict.fromkeys(THREAD_VARIABLES, str(args.threads))
     from ..llm import load

@@ -47,7 +47,8 @@ def timing_lines(completion: Completion) -> list[str]:
     decode = f"{timings.completion_tokens:,} tokens"
     if timings.decode_tokens_per_second:
         decode += f", after the first in {timings.decode_seconds:.2f} s{_rate(timings.decode_tokens_per_second)}"
-    lines = [f"prefill     {prefill}", f"decode      {decode}, {ended}"]
+    lines = [f"prefill     {prefill}"] if timings.prefill_seconds else []
+    lines.append(f"decode      {decode}, {ended}")
     if timings.time_to_first_text is not None:
         lines.append(f"first text  after {timings.time_to_first_text:.2f} s")
     return lines

@@ -10,7 +10,7 @@ from .output import show_json
 
 EPILOG = """\
 Each line is an id and its text; bytes that are no whole character on their own show as \\ufffd.
-With --ids or --json the ids alone, as one list.
+With --ids the ids alone, as one list.
 """
 
 

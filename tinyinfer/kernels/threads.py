@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import BadRequest
 from .dot import count_up, wait_for
 
+MOST_THREADS = 1024
 LOOKOUT_SPINS = 20_000  # about half a millisecond
 NAP_SECONDS = 50e-6
 
@@ -96,6 +97,7 @@ def default_team() -> Team:
     wanted = os.environ.get("TINYINFER_THREADS")
     if wanted is None:
         return Team(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise BadRequest(f"TINYINFER_THREADS should be a whole number from 1, found {wanted!r}", "TINYINFER_THREADS")
+    if not wanted.isdecimal() or not 1 <= int(wanted) <= MOST_THREADS:
+        expected = f"a whole number from 1 to {MOST_THREADS}"
+        raise BadRequest(f"TINYINFER_THREADS should be {expected}, found {wanted!r}", "TINYINFER_THREADS")
     return Team(int(wanted))

@@ -36,7 +36,7 @@ def _layer_kv_bytes(config: ModelConfig, value_bytes: float) -> float:
 def tokens_that_fit(config: ModelConfig, memory: float, users: int = 1, value_bytes: float = FLOAT32_BYTES) -> int:
     """The longest context, up to the model's own, that each of `users` can have in `memory` bytes beside each other."""
     share = memory / users
-    low, high = 0, config.max_positions
+    low, high = 0, config.context
     while low < high:
         middle = (low + high + 1) // 2
         if kv_bytes(config, middle, value_bytes) <= share:
