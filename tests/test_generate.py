@@ -230,7 +230,15 @@ def test_an_unknown_parameter_is_refused_with_those_that_there_are(flat: LLM):
 @pytest.mark.parametrize(("weight", "found"), [(math.nan, "nan"), (3e38, "inf")])
 def test_weights_that_give_no_number_are_an_error_and_not_token_0(weight: float, found: str, at: int, params: Any):
     llm = chain_llm(say("bcd", after="a"))
-    llm.model.head = lambda x, head=llm.model.head: _with(head(x), at, weight) if x[0, C] else head(x)
+    tape = llm.model._tape
+    unbroken = tape.run
+
+    def run(step: Any) -> None:
+        unbroken(step)
+        if llm.model._x[0, C]:
+            _with(step.logits, at, weight)
+
+    tape.run = run
     pieces = llm.stream("a", **params)
     assert (next(pieces).text, next(pieces).text) == ("b", "c")
     with pytest.raises(SamplingError, match=f"{found} at id {at}"):

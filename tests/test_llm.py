@@ -103,8 +103,12 @@ def test_a_gguf_file_gives_what_the_folder_gives(name: str, arch: str, tmp_path:
 def test_a_gguf_file_converted_to_a_folder_is_the_same_model(tmp_path: Path):
     write_gguf(tmp_path / "model.gguf", "llama", "llama", "Q8_0")
     write_folder(open_checkpoint(tmp_path / "model.gguf"), tmp_path / "folder", dtype="float32")
-    found = [tinyinfer.load(tmp_path / name).forward([5, 6, 7]) for name in ("model.gguf", "folder")]
+    names = ("model.gguf", "folder")
+    found = [tinyinfer.load(tmp_path / name).forward([5, 6, 7]) for name in names]
     assert np.array_equal(*found)
+    packed = tinyinfer.load(tmp_path / "model.gguf", activations="int8").forward([5, 6, 7])
+    assert np.linalg.norm(packed - found[0]) < 0.05 * np.linalg.norm(found[0])  # activations in 8 bits
+    assert not np.array_equal(packed, found[0])
 
 
 @pytest.mark.parametrize("context", [0, -1, 513, 1.5, "3", True])
@@ -116,8 +120,21 @@ def test_a_context_beyond_the_models_own_is_refused(folder: Path, context: Any):
 
 def test_other_arithmetic_is_refused(folder: Path):
     assert tinyinfer.load(folder, activations="f32").generate("a").text == "bcd"
-    with pytest.raises(BadRequest, match="activations should be 'f32', found 'int8'"):
-        tinyinfer.load(folder, activations="int8")
+    with pytest.raises(BadRequest, match="activations should be 'int8' or 'f32', found 'f16'"):
+        tinyinfer.load(folder, activations="f16")
+
+
+@pytest.mark.parametrize("form", ["int8", "int4", "nf4", "int8-row", "int4-g128-symmetric"])
+def test_weights_quantized_at_load(folder: Path, form: str):
+    """The chain is decided by margins far above what rounding moves."""
+    assert tinyinfer.load(folder, quantize=form).generate("a").text == "bcd"
+    exact = tinyinfer.load(folder, quantize=form, activations="f32")
+    assert exact.generate("a").text == "bcd"
+
+
+def test_an_unknown_form_is_refused(folder: Path):
+    with pytest.raises(BadRequest, match="found 'int3'"):
+        tinyinfer.load(folder, quantize="int3")
 
 
 def test_tensors_that_are_not_read_are_named_once(folder: Path):

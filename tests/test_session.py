@@ -1,7 +1,7 @@
 """What a session keeps from call to call: the logits after it equal those of a cold run, whatever was edited.
 
 The cold run is one forward in float64 that shares no code with tinyinfer. Logits are of order 1 and three layers of
-float32 are 1e-6 away from it; 2e-5 leaves room for other ways of summing.
+float32 are 1e-6 away from it; 5e-5 is what the golden logits are held to.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests import float64_model
 from tests.chain_models import TEMPLATE, VOCAB, chain_checkpoint, say
+from tests.interrupts import interrupt
 from tests.text.tiny_tokenizers import byte_level_tokenizer_json
 from tests.tiny_models import WINDOWED, random_model
 from tinyinfer import LLM, Session, generate
@@ -26,7 +27,7 @@ from tinyinfer.checkpoint.source import Checkpoint
 from tinyinfer.errors import BadRequest
 from tinyinfer.generate import CachedSequence
 
-TOLERANCE = 2e-5
+TOLERANCE = 5e-5  # what the golden logits are held to; float32 sums in another order than float64 ones
 ORIGINAL = 32  # tokens, before the rotary embedding is stretched
 LONGROPE = {
     "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "original_max_position_embeddings": ORIGINAL,
@@ -289,36 +290,21 @@ def test_an_answer_that_is_not_read_to_its_end(random: Random, taken: int, close
     assert kept_by(random, session, SYSTEM + USER1) == (len(SYSTEM) if taken else 0)
 
 
-@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("done", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("call", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_inside_the_model(
-    random: Random, layer: int, call: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    random: Random, done: float, call: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(generate, "PREFILL_CHUNK", 8)  # the prompt of 21 is three forward passes
     session = random.llm.session()
     session.generate(USER2, max_tokens=2)
     with monkeypatch.context() as patch:
-        interrupt(patch, random, layer, call, error)
+        interrupt(patch, random.llm.model, error, done, call)
         with pytest.raises(error):
             session.generate(SYSTEM + USER1, max_tokens=8, ignore_eos=True)
     kept = kept_by(random, session, SYSTEM + USER1 + [3])
     assert kept == {0: 0, 1: 8, 2: 16, 3: 21, 5: 21}[call]
-
-
-def interrupt(patch: pytest.MonkeyPatch, random: Random, layer: int, call: int, error: type[BaseException]) -> None:
-    """Raise in the middle of the model's `call`-th forward pass from now."""
-    calls = iter(range(call + 1))
-    target = random.llm.model.layers[layer]
-    unbroken = target.forward
-
-    def forward(*args: Any) -> np.ndarray:
-        x = unbroken(*args)
-        if next(calls) == call:
-            raise error
-        return x
-
-    patch.setattr(target, "forward", forward)
 
 
 @pytest.mark.parametrize("prompt", [USER2, SYSTEM + MORE[:20], SYSTEM + MORE + USER1], ids=["other", "back", "on"])
@@ -359,11 +345,11 @@ def test_an_interrupt_while_the_caller_shows_a_piece(plain: Random):
 
 def test_logits_that_can_not_be_sampled_from_leave_the_session_usable():
     llm = LLM(chain_checkpoint(say("bcd", after="a") | say("x", after="w")))
-    head, session = llm.model.head, llm.session()
-    llm.model.head = lambda x: head(x) * np.float32(np.nan)
+    tape, session = llm.model._tape, llm.session()
+    tape.run = lambda step: step.logits.fill(np.nan)
     with pytest.raises(Exception, match="found nan"):
         session.generate("a")
-    llm.model.head = head
+    del tape.run
     assert session.generate("a").text == "bcd"
 
 

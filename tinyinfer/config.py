@@ -285,6 +285,8 @@ def _refuse_quantized(config: Mapping[str, Any]) -> None:
         if quantization := config.get(key):
             if isinstance(quantization, dict):
                 method = quantization.get("quant_method", method)
+            if key == "quantization_config" and method == "tinyinfer":
+                continue
             raise UnsupportedModel(f"config.json: {key}: weights quantized by {_shown(method)} can't be read yet")
 
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from .cache import KVCache
 from .errors import BadRequest
-from .model.forward import Chunk, Model
+from .model.forward import MOST_ROWS, Chunk, Model
 from .model.rope import keys_fit
 from .sampling import SamplingParams
 from .sampling.sampler import Sampler
 
-PREFILL_CHUNK = 512  # tokens of a prompt run at once: enough to fill the matrix products, few enough to bound memory
+PREFILL_CHUNK = MOST_ROWS  # tokens of a prompt run at once
 
 FinishReason = Literal["stop", "length"]
 

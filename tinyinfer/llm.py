@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from .checkpoint.places import find_model
-from .checkpoint.source import Checkpoint, open_checkpoint
+from .checkpoint.quantized import quantize_checkpoint
+from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
-from .model.forward import Chunk, Model
+from .model.forward import MOST_ROWS, Chunk, Model
 from .model.names import collect_tensors
 from .sampling import SamplingParams
 from .text.chat import ChatTemplate
@@ -27,17 +28,30 @@ from .text.tokenizer import Tokenizer
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 
 
-def load(model: str | os.PathLike, *, activations: str = "f32", context: int | None = None) -> LLM:
+def load(
+    model: str | os.PathLike,
+    *,
+    quantize: str | None = None,
+    activations: str | None = None,
+    context: int | None = None,
+) -> LLM:
     """Load a model: a catalogue name, a repository id already pulled, a Hugging Face folder, or a .gguf file.
 
-    `activations="f32"` asks for exact float32 arithmetic, so far the only kind. `context` lowers the number of tokens
-    that prompt and answer may have together, by default what the model was made for.
+    quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int8", "nf4", "int4-g128", ...
+    activations   what quantized weights are multiplied with: "int8", rounded to 8 bits in groups of 32, or "f32", for
+                  which weights are widened to float32 at load. None takes "int8" for what tinyinfer has quantized, and
+                  widens the quantized weights of a .gguf file. Weights stored as floats meet float32 in any case
+    context       tokens that prompt and answer may have together, by default what the model was made for
+
     Raises `ModelNotFound` saying what to type where it is not there, `BadCheckpoint` and `UnsupportedModel` for what is
     wrong with its files, `BadRequest` for the other arguments.
     """
-    if activations != "f32":
-        raise BadRequest(f"activations should be 'f32', found {activations!r}", "activations")
-    return LLM(open_checkpoint(find_model(model)), context)
+    if activations not in ("int8", "f32", None):
+        raise BadRequest(f"activations should be 'int8' or 'f32', found {activations!r}", "activations")
+    checkpoint = open_checkpoint(find_model(model), packed=activations == "int8")
+    if quantize is not None:
+        checkpoint = quantize_checkpoint(checkpoint, scheme=quantize)
+    return LLM(dequantized(checkpoint) if activations == "f32" else checkpoint, context)
 
 
 class LLM:
@@ -94,7 +108,10 @@ class LLM:
         ids = self._checked_ids(ids, "a flat list of ids")
         if not ids:
             raise BadRequest("expected at least one id, found none", "ids")
-        return self.model.forward([Chunk(CachedSequence(self.model).sequence, np.array(ids), logits=slice(None))])
+        sequence, array = CachedSequence(self.model).sequence, np.array(ids)
+        parts = [array[begin : begin + MOST_ROWS] for begin in range(0, len(array), MOST_ROWS)]
+        rows = [self.model.forward([Chunk(sequence, part, len(array), slice(None))]) for part in parts]
+        return np.concatenate(rows)
 
     def session(self) -> Session:
         """A conversation or document that grows: its cache is kept from call to call."""

@@ -17,9 +17,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .checkpoint.safetensors import to_float32
 from .config import LayerConfig, ModelConfig, Rope
-from .model.names import ModelTensors
+from .model.names import ModelTensors, float_rows, floats
 
 Array = np.ndarray
 
@@ -28,15 +27,15 @@ def forward(config: ModelConfig, tensors: ModelTensors, ids: Array) -> Array:
     """Logits of one sequence: ids int [n] -> float32 [n, vocab]. Row i scores what may follow ids[0..i]."""
     x = embed(config, tensors, ids)
     for settings, layer in zip(config.layers, tensors.layers, strict=True):
-        weights = {name: to_float32(array) for name, array in layer.items()}
+        weights = {name: floats(tensor) for name, tensor in layer.items()}
         x = transformer_layer(config, settings, weights, x)
-    x = rms_norm(x, to_float32(tensors.final_norm) + np.float32(config.norm_offset), config.norm_eps)
-    return softcap(linear(x, to_float32(tensors.head)), config.logit_softcap)
+    x = rms_norm(x, floats(tensors.final_norm) + np.float32(config.norm_offset), config.norm_eps)
+    return softcap(linear(x, floats(tensors.head)), config.logit_softcap)
 
 
 def embed(config: ModelConfig, tensors: ModelTensors, ids: Array) -> Array:
     """Each id picks its row of the embedding: [n] -> [n, hidden]."""
-    return to_float32(tensors.embedding[ids]) * np.float32(config.embedding_scale)
+    return float_rows(tensors.embedding, ids) * np.float32(config.embedding_scale)
 
 
 def transformer_layer(config: ModelConfig, settings: LayerConfig, weights: Mapping[str, Array], x: Array) -> Array:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.tiny_models import CONFIG, WINDOWED
-from tinyinfer.cache import DEFAULT_BLOCK_SIZE, KVCache, Sequence
+from tinyinfer.cache import DEFAULT_BLOCK_SIZE, KVCache, Sequence, layer_places
 from tinyinfer.config import ModelConfig, read_config
 
 
@@ -31,12 +31,13 @@ def held(sequence: Sequence) -> list[list[int]]:
 
 
 def test_layers_of_one_window_share_a_pool():
-    cache = KVCache(config_of([4, 4, None, 4, None]), block_size=3)
+    config = config_of([4, 4, None, 4, None])
+    cache = KVCache(config, block_size=3)
     assert [pool.window for pool in cache.pools] == [4, None]
-    assert cache.layer_pools == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)]
+    assert layer_places(config) == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)]
     cache.sequence().reserve(4)
-    assert cache.pools[0].keys.shape == cache.pools[0].values.shape == (3, 6, 2, 10)
-    assert cache.pools[1].keys.shape == (2, 6, 2, 10)
+    assert (cache.pools[0].keys.shape, cache.pools[0].values.shape) == ((3, 2, 2, 10, 3), (3, 2, 2, 3, 10))
+    assert (cache.pools[1].keys.shape, cache.pools[1].values.shape) == ((2, 2, 2, 10, 3), (2, 2, 2, 3, 10))
     assert cache.nbytes == 2 * 5 * 6 * 2 * 10 * 4
     assert KVCache(config_of([None])).block_size == DEFAULT_BLOCK_SIZE
 
@@ -48,8 +49,29 @@ def test_a_lone_sequence_lies_in_a_row():
         sequence.reserve(count)
         sequence.advance(count)
     assert sequence.tables[0].blocks == list(range(14))
-    assert sequence.tables[0].slots(0, 54) == slice(0, 54)
-    assert sequence.tables[0].slots(5, 6) == slice(5, 6)
+
+
+def test_keys_stand_side_by_side_in_a_block_and_so_do_the_dimensions_of_a_value():
+    cache = KVCache(config_of([None, None]), block_size=4)
+    other, sequence = cache.sequence(), cache.sequence()
+    sequence.reserve(4)
+    other.reserve(4)
+    sequence.reserve(7)  # blocks 0 and 2
+    key, value = np.random.default_rng(0).standard_normal((2, 5, 2, 10)).astype(np.float32)
+    pool, table = cache.pools[0], sequence.tables[0]
+    pool.keys[:], pool.values[:] = -1, -1
+    table.store(1, 2, key, value)
+    for n in range(5):
+        block, offset = table.blocks[(n + 2) // 4], (n + 2) % 4
+        for head in range(2):
+            assert np.array_equal(pool.keys[1, head, block, :, offset], key[n, head])
+            assert np.array_equal(pool.values[1, head, block, offset], value[n, head])
+    assert (pool.keys != -1).sum() == (pool.values != -1).sum() == key.size
+    for begin, end in ((2, 7), (3, 5), (6, 7), (4, 4)):
+        found = table.load(1, begin, end)
+        assert np.array_equal(found, (key[begin - 2 : end - 2], value[begin - 2 : end - 2]))
+        assert not np.shares_memory(found[0], pool.keys)
+        assert not np.shares_memory(found[1], pool.values)
 
 
 def test_reserving_is_nothing_until_it_is_advanced():
@@ -69,13 +91,13 @@ def test_reserving_is_nothing_until_it_is_advanced():
 def test_growing_keeps_what_is_there():
     pool = KVCache(config_of([None]), block_size=2).pools[0]
     blocks = pool.allocate(3)
-    pool.keys[:] = np.arange(6)[None, :, None, None]
-    pool.values[:] = -pool.keys
+    pool.keys[:] = np.arange(3)[:, None, None]
+    pool.values[:] = -np.arange(3)[:, None, None]
     more = pool.allocate(5)
     assert sorted(blocks + more) == list(range(8))
     assert pool.num_blocks == 8
-    assert pool.keys[0, :6, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    assert pool.values[0, :6, 1, 9].tolist() == [0, -1, -2, -3, -4, -5]
+    assert (pool.keys[:, :, :3] == np.arange(3)[:, None, None]).all()
+    assert (pool.values[:, :, :3] == -np.arange(3)[:, None, None]).all()
     pool.grow(4)  # no smaller
     assert (pool.num_blocks, pool.num_free) == (8, 0)
 
@@ -94,7 +116,8 @@ def test_no_memory_for_more_leaves_the_pool_as_it_was(monkeypatch: pytest.Monkey
     monkeypatch.setattr(pool, "_grown", second_fails)
     with pytest.raises(MemoryError):
         pool.allocate(3)
-    assert pool.keys.shape == pool.values.shape
+    assert pool.keys.shape == (1, 2, 2, 10, 2)
+    assert pool.values.shape == (1, 2, 2, 2, 10)
     assert (pool.num_blocks, pool.num_free) == (2, 0)
     assert sorted(blocks + pool.allocate(3)) == list(range(5))
 
@@ -209,12 +232,11 @@ class Histories(RuleBasedStateMachine):
         sequence.reserve(count + more)
         numbers = [float(self.written + i) for i in range(count)]
         self.written += count
-        begin, end = sequence.length, sequence.length + count
+        begin = sequence.length
         for table in sequence.tables:
-            slots = table.slots(begin, end)
             for layer in range(len(table.pool.keys)):
-                table.pool.keys[layer, slots] = (np.array(numbers) + layer / 8)[:, None, None]
-                table.pool.values[layer, slots] = -(np.array(numbers) + layer / 8)[:, None, None]
+                written = np.broadcast_to((np.array(numbers) + layer / 8)[:, None, None], (count, 2, 10))
+                table.store(layer, begin, written, -written)
         sequence.advance(count)
         text += numbers
 
@@ -261,11 +283,12 @@ class Histories(RuleBasedStateMachine):
                 assert table.first_position <= begin
                 if begin == len(text):
                     continue
-                keys = table.pool.keys[:, table.slots(begin, len(text))]
-                values = table.pool.values[:, table.slots(begin, len(text))]
-                expected = np.array(text[begin:]) + np.arange(len(keys))[:, None] / 8
-                assert (keys == expected[..., None, None]).all()
-                assert (values == -expected[..., None, None]).all()
+                for layer in range(len(table.pool.keys)):
+                    keys, values = table.load(layer, begin, len(text))
+                    expected = np.array(text[begin:]) + layer / 8
+                    assert keys.shape == values.shape == (len(expected), 2, 10)
+                    assert (keys == expected[:, None, None]).all()
+                    assert (values == -expected[:, None, None]).all()
 
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -2,10 +2,12 @@
 
     positions of a sequence    0 1 2 3 | 4 5 6 7 | 8 9
     its block table               5    |    0    |  2       (block_size 4)
-    a pool's arrays            [layers, blocks, block_size, kv_heads, head_dim]
+    a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]
+    a pool's values            [layers, kv_heads, blocks, block_size, head_dim]
 
-A lone sequence is the trivial case: its blocks lie in a row, and reading them is a view. Layers that see a window of
-the past keep their blocks in a pool of their own, where blocks that have left the window are given back.
+In a block the keys stand side by side and so do the dimensions of a value, because that is how attention reads them:
+one dimension of many keys at a time, and one value at a time. Layers that see a window of the past keep their blocks in
+a pool of their own, where blocks that have left the window are given back.
 The idea is PagedAttention's, https://arxiv.org/abs/2309.06180.
 """
 
@@ -20,26 +22,20 @@ from ..config import ModelConfig
 
 DEFAULT_BLOCK_SIZE = 32
 
-# Where a run of positions lies among a pool's slots: a slice where its blocks lie in a row, otherwise their numbers.
-Slots = slice | np.ndarray
-
 
 class BlockPool:
-    """The blocks of all layers with the same window.
-
-    `keys` and `values` are float [layers, blocks * block_size, kv_heads, head_dim]: a slot holds one token.
-    """
+    """The blocks of all layers with the same window: `keys` and `values`, laid out as above."""
 
     def __init__(self, layers: int, window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: type):
         self.window, self.block_size = window, block_size
-        self.keys = np.empty((layers, 0, kv_heads, head_dim), dtype)
-        self.values = np.empty_like(self.keys)
+        self.keys = np.empty((layers, kv_heads, 0, head_dim, block_size), dtype)
+        self.values = np.empty((layers, kv_heads, 0, block_size, head_dim), dtype)
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
 
     @property
     def num_blocks(self) -> int:
         """How many blocks there are, used or free."""
-        return self.keys.shape[1] // self.block_size
+        return self.keys.shape[2]
 
     @property
     def num_free(self) -> int:
@@ -72,10 +68,17 @@ class BlockPool:
         self.free(range(before, num_blocks))
 
     def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
-        layers, slots, *rest = old.shape
-        new = np.empty((layers, num_blocks * self.block_size, *rest), old.dtype)
-        new[:, :slots] = old
+        layers, kv_heads, blocks, *block = old.shape
+        new = np.empty((layers, kv_heads, num_blocks, *block), old.dtype)
+        new[:, :, :blocks] = old
         return new
+
+
+def layer_places(config: ModelConfig) -> list[tuple[int, int]]:
+    """For each layer of the model, the number of its pool and its place among that pool's layers."""
+    windows = [layer.window for layer in config.layers]
+    kinds = list(dict.fromkeys(windows))
+    return [(kinds.index(window), windows[:i].count(window)) for i, window in enumerate(windows)]
 
 
 class KVCache:
@@ -87,8 +90,6 @@ class KVCache:
         kinds = list(dict.fromkeys(windows))
         shape = config.num_kv_heads, config.head_dim, block_size
         self.pools = [BlockPool(windows.count(kind), kind, *shape, dtype) for kind in kinds]
-        # for each layer of the model, its pool and its place among the pool's layers
-        self.layer_pools = [(kinds.index(w), windows[:i].count(w)) for i, w in enumerate(windows)]
 
     def sequence(self) -> Sequence:
         """A new, empty sequence."""
@@ -188,17 +189,22 @@ class BlockTable:
         self.first, self.blocks = 0, []
         self.pool.free(dropped)
 
-    def slots(self, begin: int, end: int) -> Slots:
-        """Where the positions from `begin` to `end` lie in the pool's arrays."""
+    def store(self, layer: int, begin: int, key: np.ndarray, value: np.ndarray) -> None:
+        """Write float [n, kv_heads, head_dim] for the positions from `begin` on."""
+        blocks, offsets = self._places(begin, begin + len(key))
+        # indices on either side of the slices put the positions first
+        self.pool.keys[layer][:, blocks, :, offsets] = key
+        self.pool.values[layer][:, blocks, offsets] = value.transpose(1, 0, 2)
+
+    def load(self, layer: int, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of what was stored for the positions from `begin` to `end`: float [n, kv_heads, head_dim] each."""
+        blocks, offsets = self._places(begin, end)
+        return self.pool.keys[layer][:, blocks, :, offsets], self.pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
+
+    def _places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        positions = np.arange(begin, end)
         size = self.pool.block_size
-        low = begin // size - self.first
-        blocks = self.blocks[low : self._blocks_for(end) - self.first]
-        offset = begin % size
-        if blocks == list(range(blocks[0], blocks[0] + len(blocks))):
-            start = blocks[0] * size + offset
-            return slice(start, start + end - begin)
-        slots = np.add.outer(np.array(blocks) * size, np.arange(size)).ravel()
-        return slots[offset : offset + end - begin]
+        return np.array(self.blocks, np.int64)[positions // size - self.first], positions % size
 
     def _blocks_for(self, length: int) -> int:
         return -(-length // self.pool.block_size)

@@ -10,24 +10,25 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import BadCheckpoint, UnsupportedModel
 from .gguf_file import GgufFile, import_gguf, open_gguf
 from .gguf_names import ARCHITECTURES, ROPE_TENSORS, Architecture, Keys, hugging_face_name, llama3_scaling, unpermuted
-from .gguf_packed import pack, packed_form
+from .gguf_packed import is_exact, pack, packed_form
 from .gguf_vocabulary import GgufVocabulary
 from .safetensors import to_float32
 from .source import Checkpoint, LazyTensors, Tensor
 
 
-def read_gguf(path: str | os.PathLike, packed: bool = False) -> Checkpoint:
+def read_gguf(path: str | os.PathLike, packed: bool | Literal["exact"] = False) -> Checkpoint:
     """Open a GGUF file; tensors keep Hugging Face's names and order of rows, and are made when asked for.
 
     F16, BF16 and F32 tensors keep their dtype. Quantized ones become float32, exactly as llama.cpp's reference has it,
-    or with `packed` those that are matrices become `PackedWeight`; `gguf_packed.py` says which of them exactly.
+    or with `packed` those that are matrices become `PackedWeight`; with "exact" only where that loses nothing, of which
+    `gguf_packed.py` has a table.
     Raises `MissingExtra` without the gguf package, `BadCheckpoint` for a damaged file, `UnsupportedModel` for an
     architecture, tensor type, rotary scaling or tokenizer that this version does not know.
     """
@@ -198,7 +199,7 @@ _BY_ARCHITECTURE = {"llama": _llama, "qwen2": _qwen, "qwen3": _qwen, "gemma3": _
 # ---- tensors
 
 
-def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture, packed: bool) -> LazyTensors:
+def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture, packed: bool | str) -> LazyTensors:
     layers = config["num_hidden_layers"]
     names = {
         hugging_face_name(file, name, architecture, layers): tensor
@@ -218,7 +219,8 @@ def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture,
     def is_shifted(name: str) -> bool:
         return architecture.norms_plus_one and name.endswith("norm.weight")
 
-    forms = {name: form for name, tensor in names.items() if (form := packed_form(tensor))} if packed else {}
+    wanted = {name: tensor for name, tensor in names.items() if packed is True or (packed and is_exact(tensor))}
+    forms = {name: form for name, tensor in wanted.items() if (form := packed_form(tensor))}
 
     def make(name: str) -> Tensor:
         tensor, count = names[name], heads.get(name.split(".")[-2])

@@ -34,6 +34,11 @@ def packed_form(tensor: GgufTensor) -> Form | None:
     return FORMS[_KINDS[tensor.type].form] if tensor.type in _KINDS and len(tensor.shape) == 2 else None
 
 
+def is_exact(tensor: GgufTensor) -> bool:
+    """Whether `pack` keeps every value of a tensor as its type encodes it."""
+    return tensor.type in _KINDS and not _KINDS[tensor.type].rounded
+
+
 def exactness() -> dict[str, str]:
     """What becomes of each quantized type, for people: `{"Q4_0": "int4-g32-symmetric, exact", ...}`."""
     return {name: f"{kind.form}, {kind.rounded or 'exact'}" for name, kind in _KINDS.items()}

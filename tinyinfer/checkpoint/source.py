@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -109,10 +109,11 @@ def _without_our_quantization(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "quantization_config"}
 
 
-def open_checkpoint(path: str | os.PathLike, packed: bool = False) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike, packed: bool | Literal["exact"] = False) -> Checkpoint:
     """Open a Hugging Face folder or a GGUF file; weights are mapped, not read.
 
-    With `packed` the quantized tensors of a GGUF file stay so (see `gguf_packed.py`); those of a folder always do.
+    With `packed` the quantized tensors of a GGUF file stay so, with "exact" only those that lose nothing by it (see
+    `gguf_packed.py`); those of a folder always do.
     Raises `ModelNotFound` where there is neither, `BadCheckpoint` or `UnsupportedModel` for what the files hold.
     """
     path = Path(path)

@@ -77,6 +77,8 @@ def add_loading(parser: Parser, verbose: str) -> None:
     context_help = "tokens that prompt and answer may have together (0, the default: what the model was made for)"
     parser.add_argument("-c", "--ctx-size", "--context", dest="context", type=int, metavar="N", help=context_help)
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
+    parser.add_argument("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
+    parser.add_argument("--activations", choices=("int8", "f32"), help="what quantized weights are multiplied with")
     parser.add_argument("-q", "--quiet", action="store_true", help="no timings and no progress")
     parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
 
@@ -90,7 +92,7 @@ def load_model(args: argparse.Namespace) -> LLM:
         os.environ |= dict.fromkeys(THREAD_VARIABLES, str(args.threads))
     from ..llm import load
 
-    return load(args.model, context=args.context or None)
+    return load(args.model, quantize=args.quantize, activations=args.activations, context=args.context or None)
 
 
 def add_sampling(parser: Parser) -> None:

@@ -12,11 +12,13 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 
 import numba
+from numba import types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.ccallback import CFunc
 
 from .processor import backend
 
@@ -27,12 +29,34 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": RELAXED}
 
 def jit(function: Callable) -> Callable:
     """Compile on first call, for the argument types of that call; the GIL is released while it runs."""
-    kernel = numba.njit(function, **_OPTIONS)
+    # Inlined wherever another kernel uses it: a function that several share would be optimised with each of them, and
+    # which copy is called would depend on what was loaded first, and with it the last bit of a result.
+    kernel = numba.njit(function, forceinline=True, **_OPTIONS)
     try:
         kernel._cache = _Cache(function)  # what enable_caching() does, with places of our own
     except RuntimeError:  # Numba's word for: no place to cache
         _warn()
     return kernel
+
+
+class Code:
+    """A function of int64 arguments, compiled to be called by its address; when that is first asked for."""
+
+    def __init__(self, function: Callable):
+        self._function = function
+
+    @cached_property
+    def address(self) -> int:
+        """Where the machine code begins."""
+        arguments = (types.int64,) * self._function.__code__.co_argcount
+        code = CFunc(self._function, (arguments, types.void), {}, dict(_OPTIONS, nopython=True))
+        try:
+            code._cache = _Cache(self._function)
+        except RuntimeError:
+            _warn()
+        code.compile()
+        self._code = code  # which owns the machine code
+        return code.address
 
 
 def inlined(function: Callable) -> Callable:

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
 
 from ..errors import BadRequest
-from .dot import count_up, wait_for
+from .memory import count_up, wait_for
 
 MOST_THREADS = 1024
 LOOKOUT_SPINS = 20_000  # about half a millisecond
-NAP_SECONDS = 50e-6
 
 
 class Team:
@@ -44,16 +43,18 @@ class Team:
         self._offers = np.zeros(1, np.int64)  # how many jobs were ever offered; read without the GIL
         self._job: Callable[[], None] | None = None
 
-    def run(self, work: Callable[[], None], is_done: Callable[[], bool]) -> None:
-        """Have `work` called by this thread and, as they come, the others; return when `is_done` says so.
+    def run(self, work: Callable[[], None]) -> None:
+        """Have `work` called by this thread and, as they come, the others; return when this thread's call does.
 
-        `work` claims pieces until none is left; `is_done` waits a moment for those that others have claimed. Neither
-        may raise.
+        `work` claims pieces until none is left, waits for those that others have claimed, and does not raise.
         """
-        self._offer(work)
-        work()
-        while not is_done():
-            time.sleep(NAP_SECONDS)
+        try:
+            if self.size > 1:
+                self._offer(work)
+            work()
+        except BaseException:
+            work()  # Ctrl-C, just before it began: others may be at work, and what was offered must end here
+            raise
         if self._job is work:
             self._job = None  # it holds arrays
 
@@ -70,9 +71,10 @@ class Team:
         with self._lock:
             if self._started:
                 return
-            for index in range(1, self.size):
-                threading.Thread(target=self._serve, name=f"tinyinfer-{index}", daemon=True).start()
             self._started = True
+            with suppress(RuntimeError):  # where the system gives no more threads, those that there are will do
+                for index in range(1, self.size):
+                    threading.Thread(target=self._serve, name=f"tinyinfer-{index}", daemon=True).start()
 
     def _serve(self) -> None:
         seen = 0
@@ -82,7 +84,9 @@ class Team:
             seen = int(self._offers[0])
             job = self._job
             if job is not None:
-                job()
+                with suppress(Exception):  # whatever it is, the caller's own call tells
+                    job()
+            job = None  # it holds arrays, and this thread may sleep for long
 
     def _sleep_until_offered(self, seen: int) -> None:
         with self._lock:
@@ -97,7 +101,7 @@ def default_team() -> Team:
     wanted = os.environ.get("TINYINFER_THREADS")
     if wanted is None:
         return Team(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    if not wanted.isdecimal() or not 1 <= int(wanted) <= MOST_THREADS:
+    if not (wanted.isdecimal() and len(wanted) < 5 and 1 <= int(wanted) <= MOST_THREADS):
         expected = f"a whole number from 1 to {MOST_THREADS}"
-        raise BadRequest(f"TINYINFER_THREADS should be {expected}, found {wanted!r}", "TINYINFER_THREADS")
+        raise BadRequest(f"TINYINFER_THREADS should be {expected}, found {wanted[:80]!r}", "TINYINFER_THREADS")
     return Team(int(wanted))

@@ -3,10 +3,15 @@
 Its equations are those of `reference.py`; what is added is the cache. A step takes chunks, each some new tokens of one
 sequence. Decoding one token, prefilling 512, and a mixed step of eight users are the same call: everything but
 attention treats the tokens of all chunks as rows of one matrix, so that each weight is read once a step.
+
+The layers are written down once, on a `Tape`; each step then runs the tape.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,11 +20,13 @@ import numpy as np
 from .. import cache as kv
 from ..checkpoint.safetensors import to_float32
 from ..config import LayerConfig, ModelConfig, Rope
-from ..kernels.attention import attend
-from ..reference import activation, embed, rms_norm, rotate, softcap
-from .linear import Linear
+from ..kernels.step import Step
+from ..kernels.tape import Tape
+from ..reference import embed, softcap
 from .names import ModelTensors
 from .rope import rotary_angles
+
+MOST_ROWS = 512  # new tokens in one step: enough to fill the products, few enough to bound memory
 
 
 @dataclass(frozen=True)
@@ -37,132 +44,124 @@ class Chunk:
 
 
 class Model:
-    """Weights ready to run. Holds no state between steps: that is the cache's."""
+    """Weights ready to run. Holds no state between steps: that is the cache's. Steps of several threads take turns."""
 
     def __init__(self, config: ModelConfig, tensors: ModelTensors):
         self.config, self.tensors = config, tensors
-        self.layers = [
-            Layer(config, settings, weights) for settings, weights in zip(config.layers, tensors.layers, strict=True)
-        ]
-        self.final_norm = _norm_weight(config, tensors.final_norm)
-        self.head = Linear([tensors.head])
+        self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
+        self._new_turn()
+        if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
+            me = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
+        self._tape = tape = Tape(MOST_ROWS)
+        self._x = x = tape.buffer(config.hidden_size)
+        layers = Layers(tape, config, x, self.ropes)
+        for index in range(config.num_layers):
+            layers.write(index, config.layers[index], tensors.layers[index])
+        last = tape.buffer(config.hidden_size)
+        tape.gather(x, last)
+        tape.norm(last, _norm_weight(config, tensors.final_norm), config.norm_eps, last, wanted=True)
+        tape.logits(last, tensors.head)
+        tape.finish(config.num_heads, config.num_kv_heads, config.head_dim)
 
     def forward(self, chunks: Sequence[Chunk]) -> np.ndarray:
         """Run new tokens through the model: float32 [rows, vocab], the wanted rows of each chunk in order.
 
         The sequences' keys and values are written to their cache, and their lengths grow by the new tokens.
-        Raises `ValueError` where two chunks are of one sequence: each would overwrite what the other has stored.
+        Raises `ValueError` for more than MOST_ROWS new tokens, and where two chunks are of one sequence: each would
+        overwrite what the other has stored.
         """
+        if sum(len(chunk.ids) for chunk in chunks) > MOST_ROWS:
+            raise ValueError(f"a step takes at most {MOST_ROWS} new tokens")
         if len({id(chunk.sequence) for chunk in chunks}) < len(chunks):
             raise ValueError("the chunks of a step must be of different sequences")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
-        batch = Batch(chunks)
-        x = embed(self.config, self.tensors, np.concatenate([chunk.ids for chunk in chunks]))
-        for index, layer in enumerate(self.layers):
-            x = layer.forward(x, batch, index)
-        wanted = np.concatenate([x[rows][chunk.logits] for chunk, rows in batch])
-        logits = self.head(rms_norm(wanted, self.final_norm, self.config.norm_eps))
+        ids = np.concatenate([chunk.ids for chunk in chunks])
+        step = self._step(chunks, len(ids))
+        with self._turn:
+            self._x[: len(ids)] = embed(self.config, self.tensors, ids)
+            self._tape.run(step)
         for chunk in chunks:
             chunk.sequence.advance(len(chunk.ids))
-        return softcap(logits, self.config.logit_softcap)
+        return softcap(step.logits, self.config.logit_softcap)
+
+    def _new_turn(self) -> None:
+        self._turn = threading.Lock()
+
+    def _step(self, chunks: Sequence[Chunk], rows: int) -> Step:
+        counts = [len(chunk.ids) for chunk in chunks]
+        firsts = np.cumsum([0, *counts[:-1]])
+        parts = [np.arange(n)[chunk.logits] + at for chunk, n, at in zip(chunks, counts, firsts, strict=True)]
+        wanted = np.concatenate(parts)
+        angles = [_angles(rope, chunks) for rope in self.ropes]
+        logits = np.empty((len(wanted), self.config.vocab_size), np.float32)
+        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits)
 
 
-class Batch:
-    """The chunks of one step, and what every layer needs to know of them, worked out once."""
+class Layers:
+    """Writes layers down; the buffers between operations are the same for all."""
 
-    def __init__(self, chunks: Sequence[Chunk]):
-        self.chunks = chunks
-        ends = np.cumsum([len(chunk.ids) for chunk in chunks])
-        self.rows = [slice(end - len(chunk.ids), end) for chunk, end in zip(chunks, ends, strict=True)]
-        self._angles: dict[Rope, tuple[np.ndarray, np.ndarray]] = {}
-        self._slots = [_chunk_slots(chunk) for chunk in chunks]
+    def __init__(self, tape: Tape, config: ModelConfig, x: np.ndarray, ropes: Sequence[Rope]):
+        self.tape, self.config, self.x, self.ropes = tape, config, x, ropes
+        self.shape = config.num_heads, config.num_kv_heads, config.head_dim
+        self.places = kv.layer_places(config)
+        self.normed = tape.buffer(config.hidden_size)
+        self.heads = tape.buffer((config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
+        self.mixed = tape.buffer(config.num_heads * config.head_dim)
+        self.gate_up = tape.buffer(2 * config.intermediate_size)
+        self.gated = tape.buffer(config.intermediate_size)
+        self.result = tape.buffer(config.hidden_size)
 
-    def __iter__(self):
-        """Each chunk with the rows of the step's matrices that are its own."""
-        return iter(zip(self.chunks, self.rows, strict=True))
+    def write(self, index: int, settings: LayerConfig, weights: Mapping[str, np.ndarray]) -> None:
+        """One layer: what it saw elsewhere, and what it makes of that, are added to x."""
+        self._norm(weights["attention_norm"])
+        self._attention(index, settings, weights)
+        self._norm(weights["mlp_norm"])
+        self._feed_forward(weights)
 
-    def angles(self, rope: Rope) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and sines of every row's position, float32 [rows, dims / 2] each."""
-        if rope not in self._angles:
-            parts = [_angles(rope, chunk) for chunk in self.chunks]
-            cos, sin = (np.concatenate(part) for part in zip(*parts, strict=True))
-            self._angles[rope] = cos, sin
-        return self._angles[rope]
+    def _norm(self, weight: np.ndarray) -> None:
+        self.tape.norm(self.x, _norm_weight(self.config, weight), self.config.norm_eps, self.normed)
 
-    def write_and_attend(
-        self, index: int, query: np.ndarray, key: np.ndarray, value: np.ndarray, config: ModelConfig
-    ) -> np.ndarray:
-        """Put new keys and values in layer `index`'s cache, then let each chunk look at its own sequence.
+    def _attention(self, index: int, settings: LayerConfig, weights: Mapping[str, np.ndarray]) -> None:
+        config, tape = self.config, self.tape
+        norms = [_norm_weight(config, weights.get(name)) for name in ("query_norm", "key_norm")]
+        place = self.places[index]
+        rope = self.ropes.index(settings.rope), settings.rope.dims // 2
+        self._linear(self.normed, weights, ("query", "key", "value"), self.heads)
+        tape.rotate(self.heads, self.shape, *rope, norms, config.norm_eps, *place)
+        limits = settings.window, config.attention_scale, config.attention_softcap
+        tape.attend(self.heads, self.shape, self.mixed, *place, *limits)
+        self._add(self.mixed, weights, "output", "attention_post_norm")
 
-        query float32 [rows, H, D], key and value float32 [rows, G, D]. Returns float32 [rows, H, D].
-        """
-        out = np.empty_like(query)
-        for (chunk, rows), slots in zip(self, self._slots, strict=True):
-            pool_index, layer = chunk.sequence.cache.layer_pools[index]
-            pool = chunk.sequence.cache.pools[pool_index]
-            written, seen = slots[pool_index]
-            pool.keys[layer, written], pool.values[layer, written] = key[rows], value[rows]
-            out[rows] = attend(
-                query[rows], pool.keys[layer, seen], pool.values[layer, seen],
-                config.attention_scale, pool.window, config.attention_softcap,
-            )  # fmt: skip
-        return out
+    def _feed_forward(self, weights: Mapping[str, np.ndarray]) -> None:
+        self._linear(self.normed, weights, ("gate", "up"), self.gate_up)
+        self.tape.gated(self.gate_up, self.config.activation, self.gated)
+        self._add(self.gated, weights, "down", "mlp_post_norm")
 
+    def _add(self, y: np.ndarray, weights: Mapping[str, np.ndarray], name: str, post_norm: str) -> None:
+        """x += linear(y), by way of a norm where the family has one there."""
+        if not self.config.post_norms:
+            self._linear(y, weights, (name,), self.x, add=True)
+            return
+        self._linear(y, weights, (name,), self.result)
+        weight = _norm_weight(self.config, weights[post_norm])
+        self.tape.norm(self.result, weight, self.config.norm_eps, self.result, total=self.x)
 
-def _angles(rope: Rope, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
-    start, count = chunk.sequence.length, len(chunk.ids)
-    return rotary_angles(rope, start, count, chunk.text_length or start + count)
-
-
-def _chunk_slots(chunk: Chunk) -> list[tuple[kv.Slots, kv.Slots]]:
-    """For each pool, where a chunk's new tokens are written, and where all that is held of its sequence is read."""
-    begin = chunk.sequence.length
-    end = begin + len(chunk.ids)
-    return [(table.slots(begin, end), table.slots(table.first_position, end)) for table in chunk.sequence.tables]
-
-
-class Layer:
-    """One layer's weights, and what it does with them."""
-
-    def __init__(self, config: ModelConfig, settings: LayerConfig, weights: Mapping[str, np.ndarray]):
-        self.config, self.rope = config, settings.rope
-        self.query_key_value = _linear(weights, "query", "key", "value")
-        self.output = _linear(weights, "output")
-        self.gate_up = _linear(weights, "gate", "up")
-        self.down = _linear(weights, "down")
-        self.norms = {name: _norm_weight(config, array) for name, array in weights.items() if name.endswith("norm")}
-
-    def forward(self, x: np.ndarray, batch: Batch, index: int) -> np.ndarray:
-        """Float32 [rows, hidden] -> the same."""
-        seen = self._attention(self._norm("attention_norm", x), batch, index)
-        x = x + (self._norm("attention_post_norm", seen) if self.config.post_norms else seen)
-        thought = self._feed_forward(self._norm("mlp_norm", x))
-        return x + (self._norm("mlp_post_norm", thought) if self.config.post_norms else thought)
-
-    def _attention(self, x: np.ndarray, batch: Batch, index: int) -> np.ndarray:
-        config = self.config
-        heads = self.query_key_value(x).reshape(len(x), -1, config.head_dim)  # [rows, H + 2 G, D]
-        rotated = heads[:, : -config.num_kv_heads]  # queries and keys
-        if config.qk_norm:
-            query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
-            rotated = np.concatenate([self._norm("query_norm", query), self._norm("key_norm", key)], axis=1)
-        rotated = rotate(rotated, *batch.angles(self.rope))
-        query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
-        mixed = batch.write_and_attend(index, query, key, heads[:, -config.num_kv_heads :], config)
-        return self.output(mixed.reshape(len(x), -1))
-
-    def _feed_forward(self, x: np.ndarray) -> np.ndarray:
-        gate, up = np.split(self.gate_up(x), 2, axis=-1)
-        return self.down(activation(self.config.activation, gate) * up)
-
-    def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
-        return rms_norm(x, self.norms[name], self.config.norm_eps)
+    def _linear(self, x, weights: Mapping[str, np.ndarray], names: Sequence[str], out: np.ndarray, add=False) -> None:
+        biases = [weights.get(f"{name}_bias") for name in names]
+        plain = [None if bias is None else to_float32(bias) for bias in biases]
+        self.tape.linear(x, [weights[name] for name in names], plain, out, add)
 
 
-def _linear(weights: Mapping[str, np.ndarray], *names: str) -> Linear:
-    return Linear([weights[name] for name in names], [weights.get(f"{name}_bias") for name in names])
+def _angles(rope: Rope, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+    """Cosines and sines of every row's position, float32 [rows, dims / 2] each."""
+    parts = []
+    for chunk in chunks:
+        start, count = chunk.sequence.length, len(chunk.ids)
+        parts.append(rotary_angles(rope, start, count, chunk.text_length or start + count))
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
 
-def _norm_weight(config: ModelConfig, array: np.ndarray) -> np.ndarray:
-    return to_float32(array) + np.float32(config.norm_offset)
+def _norm_weight(config: ModelConfig, array: np.ndarray | None) -> np.ndarray | None:
+    return None if array is None else to_float32(array) + np.float32(config.norm_offset)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..checkpoint.safetensors import FLOAT_DTYPES, dtype_name
+from ..checkpoint.safetensors import FLOAT_DTYPES, dtype_name, to_float32
 from ..config import ModelConfig
 from ..errors import BadCheckpoint, UnsupportedModel
+from ..quant import PackedWeight, dequantize, dequantize_rows
+from ..quant.nf4 import expand_scales
 
 OUTER = {
     "embedding": "embed_tokens.weight",
@@ -67,18 +69,31 @@ LAYER_NAMES = {
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
 
 
+Tensor = np.ndarray | PackedWeight
+
+
+def floats(tensor: Tensor) -> np.ndarray:
+    """A whole tensor as float32."""
+    return dequantize(tensor) if isinstance(tensor, PackedWeight) else to_float32(tensor)
+
+
+def float_rows(tensor: Tensor, ids: np.ndarray) -> np.ndarray:
+    """Some rows of a matrix as float32 [n, in]."""
+    return dequantize_rows(tensor, ids) if isinstance(tensor, PackedWeight) else to_float32(tensor[ids])
+
+
 @dataclass(frozen=True)
 class ModelTensors:
-    """Every array of a model by its plain name, as stored: float32, float16 or bfloat16 records, memory-mapped."""
+    """Every tensor of a model by its plain name, as stored: float32, float16, bfloat16 records or quantized; mapped."""
 
-    embedding: np.ndarray  # [vocab, hidden]
+    embedding: Tensor  # [vocab, hidden]
     final_norm: np.ndarray  # [hidden]
-    head: np.ndarray  # [vocab, hidden]; the embedding itself where they are tied
-    layers: tuple[Mapping[str, np.ndarray], ...]
+    head: Tensor  # [vocab, hidden]; the embedding itself where they are tied
+    layers: tuple[Mapping[str, Tensor], ...]
     unused: tuple[str, ...]  # names in the checkpoint that the model does not read
 
 
-def collect_tensors(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> ModelTensors:
+def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> ModelTensors:
     """Find every tensor that `config` calls for and check its shape.
 
     A head in the checkpoint is always used; where there is none, a tied model takes the embedding.
@@ -94,12 +109,12 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> M
         array = tensors[name]
         if array.shape != shape:
             raise BadCheckpoint(f"tensor {name!r}: expected shape {list(shape)}, found {list(array.shape)}")
-        if array.dtype not in FLOAT_DTYPES:
+        if not isinstance(array, PackedWeight) and array.dtype not in FLOAT_DTYPES:
             raise UnsupportedModel(f"tensor {name!r}: {dtype_name(array.dtype)} weights can't be read yet")
         used.add(name)
         return array
 
-    def layer(index: int) -> Mapping[str, np.ndarray]:
+    def layer(index: int) -> Mapping[str, Tensor]:
         names = LAYER_NAMES[config.architecture]
         stem = f"{prefix}layers.{index}."
         return dict(part for name, hf in names.items() for part in _parts(name, stem + hf, shapes, take))
@@ -116,7 +131,7 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> M
     )
 
 
-def _parts(name: str, hf_name: str, shapes: Mapping[str, tuple[int, ...]], take) -> Iterator[tuple[str, np.ndarray]]:
+def _parts(name: str, hf_name: str, shapes: Mapping[str, tuple[int, ...]], take) -> Iterator[tuple[str, Tensor]]:
     """One tensor of a layer, or the parts of a fused one; nothing where the config does not call for it."""
     parts = name.split("+")
     if parts[0] not in shapes:
@@ -124,7 +139,13 @@ def _parts(name: str, hf_name: str, shapes: Mapping[str, tuple[int, ...]], take)
     rows = [shapes[part][0] for part in parts]
     fused = take(hf_name, (sum(rows), *shapes[parts[0]][1:]))
     for part, end in zip(parts, np.cumsum(rows), strict=True):
-        yield part, fused[end - shapes[part][0] : end]
+        yield part, _rows(fused, end - shapes[part][0], end)
+
+
+def _rows(fused: Tensor, begin: int, end: int) -> Tensor:
+    if not isinstance(fused, PackedWeight):
+        return fused[begin:end]
+    return fused if end - begin == len(fused) else expand_scales(fused).rows(int(begin), int(end))
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

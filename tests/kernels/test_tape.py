@@ -1,0 +1,361 @@
+"""Every operation of a tape: compiled by one thread and by several it gives what its NumPy twin gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.kernels.tapes import NO_ROWS, cache_of, plain_step, play
+from tests.tiny_models import random_model, write_model
+from tinyinfer.checkpoint.safetensors import to_bfloat16
+from tinyinfer.kernels import twins
+from tinyinfer.kernels.step import Step
+from tinyinfer.kernels.tape import ACTIVATIONS, STRETCH, Tape
+from tinyinfer.quant import FORMS, PackedWeight, dequantize, quantize
+from tinyinfer.quant.nf4 import expand_scales
+
+ROWS = [1, 2, 3, 7, 33]
+TEAMS = [1, 3]
+f32 = np.float32
+UNTOUCHED = f32(1234.5)
+
+
+def random(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(f32)
+
+
+@dataclass
+class Buffers:
+    """A tape's buffers for one run: random where they are read, UNTOUCHED below the rows of the step."""
+
+    rows: int
+    seed: int = 0
+
+    def __post_init__(self):
+        self.all: list[np.ndarray] = []
+
+    def __call__(self, width: int, rows: int | None = None) -> np.ndarray:
+        array = random(self.seed + len(self.all), self.rows + 2, width)
+        array[self.rows if rows is None else rows :] = UNTOUCHED
+        self.all.append(array)
+        return array
+
+
+def assert_as_twin(
+    write: Callable[[Tape, Buffers], None], make_step: Callable[[], Step], rows: int, bound: float,
+    shape: tuple[int, int, int] = (1, 1, 1), written: int | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Run on the same random buffers each way: all of them, and the logits, must be equal to within `bound`.
+
+    `written`: how many rows the operation may write, where it is not all of the step's. Gives the twin's last buffer.
+    """
+
+    def outcome(team: int | None) -> tuple[list[np.ndarray], np.ndarray]:
+        buffers, step = Buffers(rows), make_step()
+        play(lambda tape: write(tape, buffers), step, team, shape)
+        return buffers.all, step.logits
+
+    expected, logits = outcome(None)
+    for team in TEAMS:
+        found, found_logits = outcome(team)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=bound)
+            assert (one[rows if written is None else written :][-2:] == UNTOUCHED).all()
+        np.testing.assert_allclose(found_logits, logits, rtol=0, atol=bound)
+    return expected[-1]
+
+
+# ---- norms, gates, gathering: values of order 1 through a few float32 operations
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("width", [1, 7, 40, 577])
+@pytest.mark.parametrize("kind", ["apart", "in place", "with a sum"])
+def test_norm(rows: int, width: int, kind: str):
+    weight = random(9, width)
+
+    def write(tape: Tape, buffer: Buffers) -> None:
+        x = buffer(width)
+        out = x if kind == "in place" else buffer(width)
+        tape.norm(x, weight, 1e-5, out, buffer(width) if kind == "with a sum" else None)
+
+    assert_as_twin(write, lambda: plain_step(rows), rows, 1e-5)
+
+
+@pytest.mark.parametrize("wanted", [[], [0], [32], [3, 4, 5, 30], list(range(33)), [9, 2]], ids=str)
+def test_norm_and_gather_of_the_wanted_rows(wanted: list[int]):
+    weight, rows, chosen = random(9, 40), 33, np.array(wanted, np.int64)
+
+    def write(tape: Tape, buffer: Buffers) -> None:
+        x, last = buffer(40), buffer(40, rows=0)
+        tape.gather(x, last)
+        tape.norm(last, weight, 1e-5, last, wanted=True)
+
+    last = assert_as_twin(write, lambda: plain_step(rows, chosen), rows, 1e-5, written=33)
+    assert (last[len(wanted) :] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("width", [1, 7, 56, STRETCH - 1, STRETCH, 2 * STRETCH + 9])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gated(rows: int, width: int, activation: str):
+    if activation == "gelu" and rows * width > 3 * STRETCH:
+        pytest.skip("the twin calls math.erf for each number")
+
+    def write(tape: Tape, buffer: Buffers) -> None:
+        both = buffer(2 * width)
+        tape.gated(both, activation, buffer(width))
+
+    assert_as_twin(write, lambda: plain_step(rows), rows, 1e-5)
+
+
+# ---- products
+
+
+STORED = {"float32": np.asarray, "float16": lambda array: array.astype(np.float16), "bfloat16": to_bfloat16}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("stored", STORED)
+def test_linear(rows: int, bias: bool, add: bool, stored: str):
+    weights = [STORED[stored](random(i, size, 37)) for i, size in enumerate((13, 1, 300))]
+    biases = [random(5 + i, len(weight)) if bias else None for i, weight in enumerate(weights)]
+    weights[1], biases[2] = random(7, 1, 37), None
+
+    def write(tape: Tape, buffer: Buffers) -> None:
+        x = buffer(37)
+        tape.linear(x, weights, biases, buffer(314), add)
+
+    assert_as_twin(write, lambda: plain_step(rows), rows, 2e-5)  # 37 products of order 1
+
+
+@pytest.mark.parametrize("wanted", [[], [32], [3, 4, 5, 30], list(range(33))], ids=str)
+@pytest.mark.parametrize("stored", STORED)
+def test_logits(wanted: list[int], stored: str):
+    weight, chosen = STORED[stored](random(1, 275, 37)), np.array(wanted, np.int64)
+
+    def write(tape: Tape, buffer: Buffers) -> None:
+        tape.logits(buffer(37), weight)
+
+    assert_as_twin(write, lambda: plain_step(33, chosen, 275), 33, 2e-5)
+
+
+# ---- products with quantized weights
+
+
+def as_kernels_take(packed: PackedWeight) -> list[np.ndarray]:
+    """Codes, scales and, for int4, minimums of a weight; float16 as bits."""
+    packed = expand_scales(packed)
+    bits = [a.view(np.int16) if a.dtype == np.float16 else a for a in (packed.scales, packed.minimums) if a is not None]
+    if packed.scheme == "int4" and packed.minimums is None:
+        bits.append(np.zeros((0, 0, 8), np.int16))
+    return [packed.codes, *bits]
+
+
+def exact_product(x: np.ndarray, packed: PackedWeight) -> tuple[np.ndarray, np.ndarray]:
+    """x in 8 bits times a packed weight, in integers, then float64: [n, rows]; and a bound for float32's roundings."""
+    codes, scales, sums = twins.quantize_rows(x, packed.codes.shape[1])
+    terms_of = {"int4": twins.terms_int4, "int8": twins.terms_int8, "nf4": twins.terms_nf4}[packed.scheme]
+    mine = (codes, scales, sums) if packed.scheme == "int4" else (codes, scales)
+    terms = terms_of(*mine, *as_kernels_take(packed))[:, : len(packed)]
+    return terms.sum(-1), (terms.shape[-1] + 4) * 2.0**-24 * np.abs(terms).sum(-1)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("columns", [1, 31, 32, 40, 130])
+@pytest.mark.parametrize("form", FORMS)
+def test_packed_weights_meet_codes_of_x(form: str, columns: int, rows: int):
+    """To the roundings of float32, for any number of rows, columns and threads; side by side, with biases, added."""
+    parts = [quantize(random(i, size, columns), form) for i, size in enumerate((13, 8, 300, 1))]
+    biases = [random(5, 13), None, random(6, 300), None]
+    x, before = random(7, rows, columns), random(8, rows + 1, 322)
+    exact, bound = (np.concatenate(part, axis=1) for part in zip(*(exact_product(x, w) for w in parts), strict=True))
+    bias = np.concatenate([np.zeros(len(w)) if b is None else b for w, b in zip(parts, biases, strict=True)])
+    for team in TEAMS:
+        for add in (False, True):
+            out = before.copy()
+            play(lambda tape, add=add, out=out: tape.linear(x, parts, biases, out, add), plain_step(rows), team)
+            expected = exact + bias + (before[:rows] if add else 0)
+            slack = 2 * 2.0**-24 * (np.abs(expected) + np.abs(bias) + np.abs(before[:rows]) + np.abs(exact))
+            assert (np.abs(out[:rows] - expected) <= bound + slack).all()
+            assert np.array_equal(out[rows:], before[rows:])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_packed_weights_are_near_what_the_twin_makes_of_them(form: str):
+    """The twin takes x as it is; a code is off by half a step at most, and a step is 1/127 of the largest of 32.
+
+    For normal x that is 2 of its size on average: each product is off by 0.29 * 2.1 / 127 < 0.6 % of its size.
+    """
+    weight, x = quantize(random(1, 100, 256), form), random(2, 33, 256)
+    found = []
+    for team in (None, 2):
+        out = np.zeros((33, 100), f32)
+        play(lambda tape, out=out: tape.linear(x, [weight], [None], out), plain_step(33), team)
+        found.append(out)
+    assert np.abs(found[0] - x @ dequantize(weight).T).max() < 1e-4
+    assert 0 < np.linalg.norm(found[1] - found[0]) < 0.006 * np.linalg.norm(found[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_logits_of_a_packed_head(form: str):
+    weight, x = quantize(random(1, 275, 40), form), random(2, 33, 40)
+    for wanted in ([], [0], [32, 7, 8]):
+        step = plain_step(33, np.array(wanted, np.int64), 275)
+        rows = x[wanted] if wanted else x[:0]
+        last = np.concatenate([rows, random(3, 33 - len(rows), 40)])
+        play(lambda tape, last=last: tape.logits(last, weight), step, 2)
+        exact, bound = exact_product(rows, weight) if wanted else (np.zeros((0, 275)), 0)
+        assert (np.abs(step.logits - exact) <= bound).all()
+
+
+def test_forms_that_differ_in_padding_share_no_codes():
+    """Rows of 40 are padded to 64, or to 128 where groups are of 128; x is quantized for both."""
+    weights = [quantize(random(i, 16, 40), form) for i, form in enumerate(("int4-g32", "int4-g128", "nf4-g64"))]
+    x, out = random(5, 3, 40), np.zeros((3, 48), f32)
+    play(lambda tape: tape.linear(x, weights, [None] * 3, out), plain_step(3), 2)
+    for i, weight in enumerate(weights):
+        exact, bound = exact_product(x, weight)
+        assert (np.abs(out[:, 16 * i : 16 * i + 16] - exact) <= bound).all()
+
+
+def test_parts_of_a_packed_matrix():
+    """A fused matrix is taken apart at multiples of eight; the last block of a part may hold another's rows."""
+    fused = quantize(random(1, 40, 64), "int8-g32")
+    parts = [fused.rows(0, 16), fused.rows(16, 21), fused.rows(24, 40)]
+    x, out = random(2, 3, 64), np.zeros((3, 37), f32)
+    play(lambda tape: tape.linear(x, parts, [None] * 3, out), plain_step(3), 2)
+    exact, bound = exact_product(x, fused)
+    kept = np.r_[0:21, 24:40]
+    assert (np.abs(out - exact[:, kept]) <= bound[:, kept]).all()
+
+
+def test_activations_that_are_no_numbers_give_none():
+    weight, x, out = quantize(random(1, 8, 64), "int4-g32"), random(2, 3, 64), np.zeros((3, 8), f32)
+    x[1, 40] = np.nan
+    play(lambda tape: tape.linear(x, [weight], [None], out), plain_step(3), 2)
+    assert np.isnan(out[1]).all()
+    assert np.isfinite(out[[0, 2]]).all()
+
+
+# ---- attention: rotations, the cache, and what is seen
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A layer's heads, and the texts of a step: how much of each is held, and how much is new."""
+
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 12
+    half: int = 6
+    norms: bool = False
+    window: int | None = None
+    block_size: int = 4
+    texts: tuple[tuple[int, int], ...] = ((0, 5),)
+
+    @property
+    def rows(self) -> int:
+        return sum(new for _, new in self.texts)
+
+    def step(self) -> Step:
+        """Sequences of one cache, whose blocks interleave; what they hold is random."""
+        rng = np.random.default_rng(3)
+        cache = cache_of([None, self.window, self.window], self.kv_heads, self.dim, self.block_size)
+        sequences = [cache.sequence() for _ in self.texts]
+        for turn in range(max(held for held, _ in self.texts)):
+            for sequence, (held, _) in zip(sequences, self.texts, strict=True):
+                if turn < held:
+                    sequence.reserve(1)
+                    for table in sequence.tables:
+                        for layer in range(len(table.pool.keys)):
+                            shape = 2, 1, self.kv_heads, self.dim
+                            table.store(layer, turn, *rng.standard_normal(shape).astype(f32))
+                    sequence.advance(1)
+        for sequence, (_, new) in zip(sequences, self.texts, strict=True):
+            sequence.reserve(new)
+        angles = rng.standard_normal((2, self.rows, self.half))
+        turns = [[np.cos(a).astype(f32), np.sin(a).astype(f32)] for a in angles]
+        return Step(sequences, [new for _, new in self.texts], NO_ROWS, turns, np.zeros((0, 0), f32))
+
+    def outcome(self, team: int | None) -> list[np.ndarray]:
+        """After rotate and attend, in one layer and another: the buffers, and all that the cache holds."""
+        buffers, step = Buffers(self.rows), self.step()
+        shape = self.heads, self.kv_heads, self.dim
+        norms = [random(1, self.dim), random(2, self.dim)] if self.norms else [None, None]
+        window_pool = len(step.sequences[0].tables) - 1
+
+        def write(tape: Tape) -> None:
+            for rope, (pool, layer, window) in enumerate([(0, 0, None), (window_pool, 1, self.window)]):
+                heads, mixed = buffers((self.heads + 2 * self.kv_heads) * self.dim), buffers(self.heads * self.dim)
+                tape.rotate(heads, shape, rope, self.half, norms, 1e-6, pool, layer)
+                tape.attend(heads, shape, mixed, pool, layer, window, 0.4, 30.0 if rope else None)
+
+        play(write, step, team, shape)
+        pools = step.sequences[0].cache.pools
+        return [*buffers.all, *(array for pool in pools for array in (pool.keys, pool.values))]
+
+
+HEADS = {
+    **{f"{n} rows": Heads(texts=((0, n),)) for n in ROWS},
+    "one more": Heads(texts=((20, 1),)),
+    "a chunk more": Heads(texts=((17, 9),)),
+    "one head": Heads(1, 1, 8, 4, texts=((3, 6),)),
+    "one key head, an odd size": Heads(5, 1, 7, 3, texts=((3, 6),)),
+    "as many key heads": Heads(3, 3, 10, 5, texts=((9, 2),)),
+    "norms": Heads(norms=True, texts=((5, 3),)),
+    "a part turns": Heads(half=2, texts=((5, 3),)),
+    "a window": Heads(window=4, texts=((30, 11),)),
+    "a window of one": Heads(window=1, texts=((30, 11),)),
+    "blocks of one": Heads(block_size=1, window=3, texts=((9, 5),)),
+    "blocks of 32": Heads(block_size=32, window=40, texts=((70, 5),)),
+    "several texts": Heads(window=4, texts=((0, 9), (20, 1), (3, 3), (50, 1), (0, 1))),
+    "a text without new tokens": Heads(texts=((4, 0), (5, 3), (0, 0), (6, 2), (1, 0))),
+    "a long past for few heads": Heads(2, 1, 8, 4, window=200, block_size=32, texts=((700, 1),)),
+    "long and short": Heads(2, 1, 8, 4, window=5, block_size=32, texts=((400, 1), (0, 2), (300, 1))),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_rotate_and_attend(case: str):
+    """Values of order 1; the cache may not differ where nothing was stored, not even by which NaN stands there."""
+    heads = HEADS[case]
+    expected = heads.outcome(None)
+    for team in TEAMS:
+        for found, other in zip(heads.outcome(team), expected, strict=True):
+            np.testing.assert_allclose(found, other, rtol=0, atol=2e-5, equal_nan=True)
+
+
+# ---- without Numba
+
+
+ALONE = """
+    import sys
+    import tinyinfer
+    llm = tinyinfer.load(sys.argv[1])
+    print(llm.generate([1, 2, 3], max_tokens=5, ignore_eos=True, temperature=0).ids)
+    print(any(name.split(".")[0] in ("numba", "llvmlite") for name in sys.modules))
+"""
+
+
+def test_numpy_needs_no_numba_and_says_the_same(tmp_path: Path):
+    write_model(tmp_path / "model", *random_model())
+    found = []
+    for kernels in ("numpy", "numba"):
+        script = "\n".join(line.strip() for line in ALONE.splitlines())
+        command = [sys.executable, "-c", script, str(tmp_path / "model")]
+        environment = os.environ | {"TINYINFER_KERNELS": kernels}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.splitlines())
+    assert found[0][0] == found[1][0]
+    assert (found[0][1], found[1][1]) == ("False", "True")
