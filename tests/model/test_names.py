@@ -18,7 +18,8 @@ from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import read_config
 from tinyinfer.errors import BadCheckpoint, TinyinferError, UnsupportedModel
 from tinyinfer.model.forward import Chunk, Model
-from tinyinfer.model.names import collect_tensors
+from tinyinfer.model.names import collect_tensors, floats
+from tinyinfer.quant import quantize
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 IDS = np.arange(5)
@@ -252,3 +253,29 @@ def test_sizes_that_contradict_the_tensors_are_refused(changes: dict[str, int]):
     else:
         with pytest.raises(TinyinferError):
             collect(config | changes, tensors)
+
+
+@pytest.mark.parametrize("heads", [3, 4])
+def test_a_fused_quantized_tensor_is_taken_apart_wherever_its_parts_begin(heads: int):
+    """Parts of 12 and 16 rows: the first do not begin at whole blocks of 8, and are widened."""
+    config = {"architectures": ["Phi3ForCausalLM"], "num_attention_heads": heads, "num_key_value_heads": heads}
+    config |= {
+        "hidden_size": 4 * heads,
+        "head_dim": 4,
+        "intermediate_size": 20,
+        "vocab_size": 9,
+        "num_hidden_layers": 1,
+    }
+    facts = read_config(config)
+    rng = np.random.default_rng(0)
+    shapes = {"self_attn.qkv_proj": (12 * heads, 4 * heads), "self_attn.o_proj": (4 * heads, 4 * heads)}
+    shapes |= {"mlp.gate_up_proj": (40, 4 * heads), "mlp.down_proj": (4 * heads, 20)}
+    fused = {name: quantize(rng.standard_normal(shape).astype(np.float32), "int8") for name, shape in shapes.items()}
+    tensors: dict = {f"model.layers.0.{name}.weight": tensor for name, tensor in fused.items()}
+    for name in ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm"):
+        tensors[f"model.{name}.weight"] = np.ones(4 * heads, np.float32)
+    tensors |= {name: np.zeros((9, 4 * heads), np.float32) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    layer = collect_tensors(facts, tensors).layers[0]
+    apart = np.concatenate([floats(layer[name]) for name in ("query", "key", "value")])
+    assert np.array_equal(apart, floats(fused["self_attn.qkv_proj"]))
+    Model(facts, collect_tensors(facts, tensors))

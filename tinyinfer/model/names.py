@@ -16,6 +16,7 @@ from ..config import ModelConfig
 from ..errors import BadCheckpoint, UnsupportedModel
 from ..quant import PackedWeight, dequantize, dequantize_rows
 from ..quant.nf4 import expand_scales
+from ..quant.packed import ROW_BLOCK
 
 OUTER = {
     "embedding": "embed_tokens.weight",
@@ -145,7 +146,11 @@ def _parts(name: str, hf_name: str, shapes: Mapping[str, tuple[int, ...]], take)
 def _rows(fused: Tensor, begin: int, end: int) -> Tensor:
     if not isinstance(fused, PackedWeight):
         return fused[begin:end]
-    return fused if end - begin == len(fused) else expand_scales(fused).rows(int(begin), int(end))
+    if end - begin == len(fused):
+        return fused
+    if begin % ROW_BLOCK:  # kernels read whole blocks of rows
+        return dequantize_rows(fused, np.arange(begin, end))
+    return expand_scales(fused).rows(int(begin), int(end))
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
