@@ -7,7 +7,7 @@ rows of the weight are widened once and meet every row of x in tiles, so that wh
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -15,12 +15,6 @@ from .jit import jit
 
 f32 = types.float32
 TILE = 4  # rows of the weight in a tile
-
-
-def has_float16() -> bool:
-    """Whether this processor widens float16 itself; LLVM would call a function that is not there."""
-    features = binding.get_host_cpu_features()
-    return any(features.get(name) for name in ("f16c", "neon"))
 
 
 @intrinsic

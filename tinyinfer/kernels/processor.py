@@ -20,6 +20,11 @@ def features() -> frozenset[str]:
     return frozenset(word[1:] for word in listed.split(",") if word.startswith("+"))
 
 
+def widens_float16() -> bool:
+    """Whether the processor widens float16 itself; where it does not, LLVM would call a function that is not there."""
+    return not features().isdisjoint({"f16c", "neon"})
+
+
 @lru_cache(maxsize=1)
 def backend() -> str:
     """'avx2' or 'portable' (plain vector code): what TINYINFER_SIMD says, else the best that the processor has.

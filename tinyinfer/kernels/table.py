@@ -2,7 +2,7 @@
 
 # a row of the table begins with: the address of the operation's code; where `step` says over how many rows it runs;
 # pieces, and what they are a number of: pieces of each row, of the whole, or of each tile of queries; then its fields
-CODE, OVER, PIECES, COUNTED, FIELDS = range(5)
+CODE, OVER, PIECES, COUNTED = range(4)
 OF_EACH_ROW, OF_THE_WHOLE, OF_EACH_TILE = range(3)
 COLUMNS = 24
 

@@ -228,8 +228,16 @@ class Tape:
 
 
 def _as_stored(weight: Array) -> Array:
-    """A float matrix as the kernels read it, row after row; a copy only where it lies otherwise or is float64."""
-    return np.ascontiguousarray(weight if weight.dtype in STORED else to_float32(weight))
+    """A float matrix as the kernels read it, row after row; a copy only where they can't read it as it lies."""
+    return np.ascontiguousarray(weight if _can_read(weight.dtype) else to_float32(weight))
+
+
+def _can_read(dtype: np.dtype) -> bool:
+    if dtype == np.float16 and use_compiled():
+        from .processor import widens_float16
+
+        return widens_float16()
+    return dtype in STORED
 
 
 @lru_cache(maxsize=1)
