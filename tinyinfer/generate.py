@@ -13,7 +13,6 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from .cache import KVCache
 from .errors import BadRequest
 from .model.forward import MOST_ROWS, Chunk, Model
 from .model.rope import keys_fit
@@ -100,7 +99,7 @@ class CachedSequence:
     def __init__(self, model: Model):
         self.model = model
         self.ids: list[int] = []  # those whose keys and values are held
-        self.sequence = KVCache(model.config).sequence()
+        self.sequence = model.new_cache().sequence()
         self._ropes = {layer.rope for layer in model.config.layers}
         # lengths of the text for which the held keys were rotated: at the last prefill, and now
         self._prefill_length = self._text_length = 0

@@ -23,17 +23,23 @@ def run_by(patch: pytest.MonkeyPatch, team: int | None) -> None:
     if team is None:
         patch.setattr(Tape, "run", lambda tape, step: [twin(step) for twin in tape._twins])
     else:
-        patch.setattr(Tape, "run", _RUN)
-        patch.setattr(threads, "default_team", lambda: TEAMS[team])
+        patch.setattr(Tape, "run", lambda tape, step: _RUN(tape_with(tape, TEAMS[team]), step))
 
 
-def cache_of(windows: list[int | None], kv_heads: int, dim: int, block_size: int) -> KVCache:
+def tape_with(tape: Tape, team: threads.Team) -> Tape:
+    tape._team = team
+    return tape
+
+
+def cache_of(windows: list[int | None], kv_heads: int, dim: int, block_size: int, dtype: str = "float32") -> KVCache:
     """A cache without a model, a layer for each window; what was never stored is NaN."""
     layers = [SimpleNamespace(window=window) for window in windows]
-    cache = KVCache(SimpleNamespace(layers=layers, num_kv_heads=kv_heads, head_dim=dim), block_size)
+    cache = KVCache(SimpleNamespace(layers=layers, num_kv_heads=kv_heads, head_dim=dim), block_size, dtype)
     for pool in cache.pools:
         pool.grow(256)
-        pool.keys[:], pool.values[:] = np.nan, np.nan
+        for array in pool._arrays:
+            if array is not None:
+                array[:] = 77 if array.dtype == np.int8 else np.nan
     return cache
 
 
@@ -50,11 +56,12 @@ def play(
     team: int | None,
     shape: tuple[int, int, int] = (1, 1, 1),
     most: int = 300,
+    kv_dtype: str = "float32",
 ) -> Tape:
     """Write a tape and run it once, compiled by a team of that many, or in NumPy where that is None."""
-    tape = Tape(most)
+    tape = Tape(most, kv_dtype)
     write(tape)
-    tape.finish(*shape)
+    tape.finish(shape[0], shape[2])
     with pytest.MonkeyPatch.context() as patch:
         run_by(patch, team)
         tape.run(step)

@@ -19,7 +19,8 @@ from tests.kernels.tapes import TEAMS, run_by
 from tests.tiny_models import random_model, random_runtime, write_model
 from tinyinfer.cache import KVCache
 from tinyinfer.errors import BadRequest
-from tinyinfer.kernels.threads import MOST_THREADS, Team, default_team
+from tinyinfer.kernels import threads
+from tinyinfer.kernels.threads import FIRST_PAUSE, HELD_UP, LAST_PAUSE, MOST_THREADS, SMALL_STEP, Team, team_of
 from tinyinfer.model.forward import Chunk, Model
 
 SIZES = [1, 2, 3, 5]
@@ -149,8 +150,8 @@ def test_ctrl_c_before_the_callers_part_leaves_nothing_half_done(monkeypatch: py
     team, job = Team(3), Pieces(100)
     offer = team._offer
 
-    def interrupted(work: Callable[[], None]) -> None:
-        offer(work)
+    def interrupted(work: Callable[[], None], size: int) -> None:
+        offer(work, size)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(team, "_offer", interrupted)
@@ -174,39 +175,101 @@ def test_where_the_system_gives_no_threads_the_caller_works_alone(monkeypatch: p
 # ---- how many threads
 
 
-@pytest.fixture
-def fresh_default(monkeypatch: pytest.MonkeyPatch):
-    default_team.cache_clear()
-    yield monkeypatch
-    default_team.cache_clear()
-
-
 @pytest.mark.parametrize("value", ["1", "2", "7", "0003", str(MOST_THREADS)])
-def test_the_environment_says_how_many(fresh_default: pytest.MonkeyPatch, value: str):
-    fresh_default.setenv("TINYINFER_THREADS", value)
-    assert default_team().size == int(value)
+def test_the_environment_says_how_many(monkeypatch: pytest.MonkeyPatch, value: str):
+    monkeypatch.setenv("TINYINFER_THREADS", value)
+    assert team_of().size == int(value)
+    assert team_of(5).size == 5  # who asks for a number gets it
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "two", " 2", "2 ", "1_0", "²", "1025", "9" * 5000])
-def test_other_values_are_refused(fresh_default: pytest.MonkeyPatch, value: str):
-    fresh_default.setenv("TINYINFER_THREADS", value)
+def test_other_values_are_refused(monkeypatch: pytest.MonkeyPatch, value: str):
+    monkeypatch.setenv("TINYINFER_THREADS", value)
     with pytest.raises(BadRequest, match="TINYINFER_THREADS should be a whole number from 1 to 1024, found") as caught:
-        default_team()
+        team_of()
     assert len(str(caught.value)) < 200
     assert caught.value.parameter == "TINYINFER_THREADS"
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system does not let a process choose its cores")
-def test_by_default_as_many_as_the_cores_it_may_use(fresh_default: pytest.MonkeyPatch):
-    fresh_default.delenv("TINYINFER_THREADS", raising=False)
-    cores = os.sched_getaffinity(0)
-    assert default_team().size == len(cores)
-    default_team.cache_clear()
-    try:
-        os.sched_setaffinity(0, {min(cores)})
-        assert default_team().size == 1
-    finally:
-        os.sched_setaffinity(0, cores)
+@pytest.mark.parametrize("value", [0, -1, MOST_THREADS + 1, 2.0, "2", True, "9" * 5000])
+def test_numbers_that_are_none_are_refused(value):
+    with pytest.raises(BadRequest, match="threads should be a whole number from 1 to 1024, found") as caught:
+        team_of(value)
+    assert len(str(caught.value)) < 200
+    assert caught.value.parameter == "threads"
+
+
+def test_a_model_is_told_at_once_of_a_wrong_number(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TINYINFER_THREADS", "two")
+    with pytest.raises(BadRequest, match="TINYINFER_THREADS"):
+        Model(*random_runtime())
+
+
+def test_who_asks_for_the_same_number_shares_a_team():
+    assert team_of(3) is team_of(3)
+
+
+# ---- with fewer threads while others keep the cores busy
+
+
+def held_up(team: Team, rows: int = 1, share: float = 2 * HELD_UP) -> None:
+    """Tell a team that a step of a second spent that share of it in waiting."""
+    team.note(rows, int(share * team.ticks(1.0)), 1.0)
+
+
+def test_a_team_that_was_held_up_does_with_a_thread_less_for_a_while(monkeypatch: pytest.MonkeyPatch):
+    team, clock = Team(3), [100.0]
+    held_up(team, share=HELD_UP / 2)
+    assert team.size_for(1) == 3
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: clock[0])
+    team._rate = 1e9
+    held_up(team)
+    assert (team.size_for(1), team.size_for(SMALL_STEP), team.size_for(SMALL_STEP + 1)) == (2, 2, 3)
+    held_up(team)
+    held_up(team)
+    assert team.size_for(1) == 1  # never without the caller
+    clock[0] += 1
+    assert [team.size_for(1), team.size_for(1)] == [2, 2]  # back, one at a time
+    clock[0] += 1
+    assert team.size_for(1) == 3
+
+
+def test_the_more_often_it_is_held_up_the_longer_it_does_without(monkeypatch: pytest.MonkeyPatch):
+    team, clock, pauses = Team(2), [100.0], []
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: clock[0])
+    team._rate = 1e9
+    for _ in range(8):
+        held_up(team)
+        pauses.append(team._until - clock[0])
+        clock[0] += 1
+        assert team.size_for(1) == 2
+    assert pauses[0] == pytest.approx(FIRST_PAUSE)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(LAST_PAUSE)
+    for _ in range(100):
+        held_up(team, share=0)
+    held_up(team)
+    assert team._until - clock[0] == pytest.approx(FIRST_PAUSE)
+
+
+def test_large_steps_say_nothing():
+    team = Team(2)
+    held_up(team, rows=SMALL_STEP + 1)
+    assert team.size_for(1) == 2
+
+
+def test_only_so_many_take_part():
+    team = Team(4)
+    for size in (4, 2, 1, 3):
+        names = set()
+
+        def job(names=names) -> None:
+            names.add(threading.current_thread().name)
+            time.sleep(0.1)
+
+        team.run(job, size)
+        time.sleep(0.05)
+        assert len(names) == size
 
 
 # ---- models

@@ -4,6 +4,7 @@
     its block table               5    |    0    |  2       (block_size 4)
     a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]
     a pool's values            [layers, kv_heads, blocks, block_size, head_dim]
+    scales of each, for int8   [layers, kv_heads, blocks, block_size]
 
 In a block the keys stand side by side and so do the dimensions of a value, because that is how attention reads them:
 one dimension of many keys at a time, and one value at a time. Layers that see a window of the past keep their blocks in
@@ -21,15 +22,21 @@ import numpy as np
 from ..config import ModelConfig
 
 DEFAULT_BLOCK_SIZE = 32
+KV_DTYPES = ("float16", "float32", "int8")  # of keys and values; int8 has a scale, float32, for each head and token
+LARGEST_HALF = 65504  # what float16 can't hold becomes this, with its sign
+TINY = np.float32(2.0**-118)  # numbers below it count as zeros in int8: one over their scale would overflow
 
 
 class BlockPool:
-    """The blocks of all layers with the same window: `keys` and `values`, laid out as above."""
+    """The blocks of all layers with the same window: `keys` and `values`, laid out as above, and scales or None."""
 
-    def __init__(self, layers: int, window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: type):
+    def __init__(self, layers: int, window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: str):
         self.window, self.block_size = window, block_size
         self.keys = np.empty((layers, kv_heads, 0, head_dim, block_size), dtype)
         self.values = np.empty((layers, kv_heads, 0, block_size, head_dim), dtype)
+        self.key_scales = self.value_scales = None
+        if self.keys.dtype == np.int8:
+            self.key_scales, self.value_scales = (np.empty((layers, kv_heads, 0, block_size), np.float32) for _ in "kv")
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
 
     @property
@@ -45,7 +52,11 @@ class BlockPool:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays, used or free."""
-        return self.keys.nbytes + self.values.nbytes
+        return sum(array.nbytes for array in self._arrays if array is not None)
+
+    @property
+    def _arrays(self) -> tuple[np.ndarray | None, ...]:
+        return self.keys, self.values, self.key_scales, self.value_scales
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks; the pool grows where it has too few."""
@@ -63,8 +74,9 @@ class BlockPool:
         before = self.num_blocks
         if num_blocks <= before:
             return
-        # both are made before either is kept: there may be no memory for the second
-        self.keys, self.values = self._grown(self.keys, num_blocks), self._grown(self.values, num_blocks)
+        # all are made before any is kept: there may be no memory for the last
+        grown = [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
+        self.keys, self.values, self.key_scales, self.value_scales = grown
         self.free(range(before, num_blocks))
 
     def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
@@ -82,10 +94,10 @@ def layer_places(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 class KVCache:
-    """All keys and values a model holds, for any number of sequences."""
+    """All keys and values a model holds, for any number of sequences; `dtype` is one of KV_DTYPES."""
 
-    def __init__(self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: type = np.float32):
-        self.block_size = block_size
+    def __init__(self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32"):
+        self.block_size, self.dtype = block_size, dtype
         windows = [layer.window for layer in config.layers]
         kinds = list(dict.fromkeys(windows))
         shape = config.num_kv_heads, config.head_dim, block_size
@@ -190,16 +202,29 @@ class BlockTable:
         self.pool.free(dropped)
 
     def store(self, layer: int, begin: int, key: np.ndarray, value: np.ndarray) -> None:
-        """Write float [n, kv_heads, head_dim] for the positions from `begin` on."""
+        """Write float32 [n, kv_heads, head_dim] for the positions from `begin` on."""
         blocks, offsets = self._places(begin, begin + len(key))
+        pool, dtype = self.pool, self.pool.keys.dtype
+        (key, key_scales), (value, value_scales) = _as_stored(key, dtype), _as_stored(value, dtype)
         # indices on either side of the slices put the positions first
-        self.pool.keys[layer][:, blocks, :, offsets] = key
-        self.pool.values[layer][:, blocks, offsets] = value.transpose(1, 0, 2)
+        pool.keys[layer][:, blocks, :, offsets] = key
+        pool.values[layer][:, blocks, offsets] = value.transpose(1, 0, 2)
+        if key_scales is not None:
+            pool.key_scales[layer][:, blocks, offsets] = key_scales.T
+            pool.value_scales[layer][:, blocks, offsets] = value_scales.T
 
     def load(self, layer: int, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of what was stored for the positions from `begin` to `end`: float [n, kv_heads, head_dim] each."""
+        """Copies of what was stored for the positions from `begin` to `end`: [n, kv_heads, head_dim] each.
+
+        They are as they are kept, but int8 comes back as float32.
+        """
         blocks, offsets = self._places(begin, end)
-        return self.pool.keys[layer][:, blocks, :, offsets], self.pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
+        pool = self.pool
+        key, value = pool.keys[layer][:, blocks, :, offsets], pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
+        if pool.key_scales is None:
+            return key, value
+        key_scales, value_scales = (s[layer][:, blocks, offsets].T for s in (pool.key_scales, pool.value_scales))
+        return key * key_scales[..., None], value * value_scales[..., None]
 
     def _places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         positions = np.arange(begin, end)
@@ -211,3 +236,21 @@ class BlockTable:
 
     def _first_seen(self, position: int) -> int:
         return 0 if self.pool.window is None else max(position - self.pool.window + 1, 0)
+
+
+def _as_stored(numbers: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
+    """float32 [n, heads, D] as it is kept; and, for int8, scales [n, heads]: the largest number of each over 127.
+
+    A head with a NaN or an infinity gets codes 0 and the scale NaN.
+    """
+    if dtype == np.float16:
+        return np.clip(numbers, -LARGEST_HALF, LARGEST_HALF).astype(np.float16), None
+    if dtype != np.int8:
+        return numbers, None
+    largest = np.abs(numbers).max(-1)
+    finite = np.isfinite(largest)
+    usable = finite & (largest >= TINY)
+    safe = np.where(usable, largest, np.float32(1))
+    codes = np.rint(np.where(usable[..., None], numbers, 0) * (np.float32(127) / safe)[..., None])
+    scales = np.where(usable, safe / np.float32(127), np.where(finite, np.float32(0), np.float32(np.nan)))
+    return codes.astype(np.int8), scales

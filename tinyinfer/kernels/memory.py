@@ -86,6 +86,25 @@ def pause(typing_context):
 
 
 @intrinsic
+def ticks(typing_context):
+    """A clock that is cheap to read: how often it ticks a second depends on the machine. Always 0 where there is none.
+
+    The time-stamp counter of x86, and the virtual counter of ARM.
+    """
+
+    def generate(context, builder, signature, arguments):
+        machine = binding.get_process_triple().split("-")[0]
+        function = ir.FunctionType(ir.IntType(64), [])
+        if machine == "x86_64":
+            return builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.readcyclecounter"), [])
+        if machine in ("aarch64", "arm64"):
+            return builder.call(ir.InlineAsm(function, "mrs $0, cntvct_el0", "=r", side_effect=True), [])
+        return ir.Constant(ir.IntType(64), 0)
+
+    return types.int64(), generate
+
+
+@intrinsic
 def float_bits(typing_context, bits):
     """An int32 read as the float32 of the same bits."""
 
@@ -112,10 +131,17 @@ def count_up(counters, index):
 
 
 @jit
-def wait_for(counters, index, value, spins):
-    """Spin until a counter has at least `value`; gives up after `spins` looks. Whether it came to pass."""
-    for _ in range(spins):
-        if load_shared(counters, index) >= value:
-            return True
+def wait_for(counters, index, value, patience):
+    """Spin until a counter has at least `value`; gives up after so many `ticks`. Whether it came to pass."""
+    began = ticks()
+    while load_shared(counters, index) < value:
         pause()
-    return False
+        if ticks() - began >= patience:
+            return False
+    return True
+
+
+@jit
+def read_ticks():
+    """`ticks`, for Python."""
+    return ticks()

@@ -44,6 +44,7 @@ _AS_WRITTEN = ("nsz",)
 _BYTES = (types.int8[::1], types.uint8[::1])
 _FLOATS = types.float32[::1]
 _INDEX = types.intp
+_NUMBERS = (_FLOATS, types.int16[::1], types.int8[::1])
 
 
 @operation({(_INDEX, _INDEX): _INDEX})
@@ -77,12 +78,19 @@ def broadcast_float(builder, array, index):
     return repeated(builder, read(builder, array, index, f32x8.llvm.element), f32x8)
 
 
-@operation({(_FLOATS, _INDEX): f32x8, (types.int16[::1], _INDEX): f32x8})
+@operation({(array, _INDEX): f32x8 for array in _NUMBERS})
 def load_floats(builder, array, index):
-    """Eight floats, f32x8: from a float32 array, or widened from float16's bits in an int16 one."""
-    if array.type.pointee == f32x8.llvm.element:
-        return read(builder, array, index, f32x8.llvm)
-    return _widen_half(builder, read(builder, array, index, ir.VectorType(INT[16], 8)))
+    """Eight floats, f32x8: from a float32 array, from float16's bits in an int16 one, or from int8."""
+    return _widened(builder, read(builder, array, index, ir.VectorType(array.type.pointee, 8)))
+
+
+def _widened(builder, numbers):
+    """Eight numbers as f32x8, exactly."""
+    if numbers.type == f32x8.llvm:
+        return numbers
+    if numbers.type.element == INT[16]:
+        return _widen_half(builder, numbers)
+    return builder.sitofp(builder.sext(numbers, i32x8.llvm), f32x8.llvm)
 
 
 @operation({(_FLOATS, _INDEX, f32x8): types.void})
@@ -97,7 +105,7 @@ def store_bytes(builder, array, index, value):
     write(builder, array, index, builder.trunc(value, ir.VectorType(INT[8], 8)))
 
 
-@operation({(array, _INDEX): types.void for array in _BYTES})
+@operation({(array, _INDEX): types.void for array in (*_BYTES, *_NUMBERS)})
 def prefetch(builder, array, index):
     """Ask for the cache line at an index, which may lie outside the array."""
     address = builder.bitcast(builder.gep(array, [index]), INT[8].as_pointer())
@@ -106,10 +114,21 @@ def prefetch(builder, array, index):
     builder.call(hint, [address, *(ir.Constant(INT[32], number) for number in (0, 3, 1))])  # to read, keep, data
 
 
-@operation({(_FLOATS, _INDEX): types.float32})
+@operation({(array, _INDEX): types.float32 for array in _NUMBERS})
 def load_float(builder, array, index):
-    """One float32."""
-    return read(builder, array, index, ir.FloatType())
+    """One number as float32, from the arrays that `load_floats` takes."""
+    one = read(builder, array, index, array.type.pointee)
+    if one.type == ir.FloatType():
+        return one
+    nothing = ir.Constant(ir.VectorType(one.type, 8), None)
+    first = ir.Constant(INT[32], 0)
+    return builder.extract_element(_widened(builder, builder.insert_element(nothing, one, first)), first)
+
+
+@operation({(types.int16[::1], _INDEX, f32x8): types.void})
+def store_halves(builder, array, index, value):
+    """array[index : index + 8] = float16's bits of eight floats, to nearest; beyond its range the largest it has."""
+    write(builder, array, index, _narrowed(builder, value))
 
 
 @operation({(_FLOATS, _INDEX, types.float32): types.void})
@@ -389,3 +408,23 @@ def _widen_half(builder, bits):
     value = builder.select(is_special, special, normal)
     value = builder.select(is_tiny, builder.bitcast(tiny, i32x8.llvm), value)
     return builder.bitcast(builder.or_(value, sign), f32x8.llvm)
+
+
+def _narrowed(builder, value):
+    """f32x8 -> eight float16 as int16, rounded half to even, clipped to +-65504; a NaN stays one."""
+    bits = builder.bitcast(value, i32x8.llvm)
+    size = builder.and_(bits, constant(i32x8, 0x7FFFFFFF))
+    most = constant(i32x8, 0x477FE000)  # 65504
+    is_nan = builder.icmp_signed(">", size, constant(i32x8, 0x7F800000))
+    size = builder.select(builder.icmp_signed("<", size, most), size, most)
+    # the last bit that stays decides ties; exponents have another bias
+    odd = builder.and_(builder.lshr(size, constant(i32x8, 13)), constant(i32x8, 1))
+    rounded = builder.add(size, builder.add(odd, constant(i32x8, 0xFFF)))
+    normal = builder.sub(builder.lshr(rounded, constant(i32x8, 13)), constant(i32x8, (127 - 15) << 10))
+    # below 2**-14 float16 counts in steps of 2**-24, as float32 does around a half
+    around = builder.fadd(builder.bitcast(size, f32x8.llvm), constant(f32x8, 0.5), flags=_AS_WRITTEN)
+    tiny = builder.sub(builder.bitcast(around, i32x8.llvm), constant(i32x8, 0x3F000000))
+    half = builder.select(builder.icmp_signed("<", size, constant(i32x8, 113 << 23)), tiny, normal)
+    half = builder.select(is_nan, constant(i32x8, 0x7E00), half)
+    sign = builder.lshr(builder.and_(bits, constant(i32x8, -0x80000000)), constant(i32x8, 16))
+    return builder.trunc(builder.or_(half, sign), ir.VectorType(INT[16], 8))

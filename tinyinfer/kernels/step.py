@@ -9,9 +9,6 @@ import numpy as np
 from ..cache import Sequence as CachedTokens
 from . import table as t
 
-SPLIT_POSITIONS = 128  # a look at the past is split into stretches of at least this many positions
-MOST_SPLITS = 16
-
 
 class Step:
     """The chunks of one step, as Python and, by `registers`, as compiled code sees them.
@@ -34,43 +31,54 @@ class Step:
         for sequence, count, end in zip(self.sequences, self.counts, self.ends, strict=True):
             yield sequence, slice(end - count, end)
 
-    def registers(self, heads: int, kv_heads: int, dim: int, threads: int) -> np.ndarray:
-        """The step as int64, of which many are addresses: what they point to lives as long as this object."""
-        tiles = [-(-count // t.QUERY_TILE) for count in self.counts]
+    def registers(self, heads: int, dim: int, threads: int, most_rows: int) -> np.ndarray:
+        """The step as int64 [threads + 1, ...], a row for each thread that works at it, and one to spare.
+
+        Many of them are addresses: what they point to lives as long as this object.
+        """
+        own = self.rows <= t.OWN_ROWS and self.rows * (threads + 1) <= most_rows
         self._block_tables: list[np.ndarray] = []
-        self._chunks = np.array(
-            [
-                [rows.start, rows.stop, sequence.length, tile, *self._places(sequence)]
-                for (sequence, rows), tile in zip(self.slices(), np.cumsum(tiles), strict=True)
-            ],
-            np.int64,
-        )
+        self._chunks, num_states = self._chunk_table(own)
         self._row_chunks = np.repeat(np.arange(len(self.counts)), self.counts)
-        splits = self._splits(sum(tiles) * kv_heads, threads)
-        self._states = np.empty((self.rows if splits > 1 else 0, heads, splits, dim + 2), np.float32)
+        self._states = np.empty((num_states, heads, dim + 2), np.float32)
         registers = {
             t.ROWS: self.rows, t.WANTED: len(self.wanted), t.CHUNKS: len(self.counts),
             t.CHUNK_WIDTH: self._chunks.shape[1], t.CHUNK_TABLE: self._chunks.ctypes.data,
             t.ROW_CHUNKS: self._row_chunks.ctypes.data, t.WANTED_ROWS: self.wanted.ctypes.data,
-            t.LOGITS: self.logits.ctypes.data, t.SPLITS: splits, t.STATES: self._states.ctypes.data,
+            t.LOGITS: self.logits.ctypes.data, t.STATES: self._states.ctypes.data, t.NUM_STATES: num_states,
+            t.SINGLE: max(self.counts) <= 1, t.OWN: own, t.OWN_ROW: 0,
         }  # fmt: skip
         angles = [array.ctypes.data for pair in self.angles for array in pair]
-        return np.array([registers[place] for place in range(t.ANGLES)] + angles, np.int64)
+        line = np.array([registers[place] for place in range(t.ANGLES)] + angles, np.int64)
+        each = np.tile(line, (threads + 1, 1))
+        if own:
+            each[:, t.OWN_ROW] = self.rows * np.arange(threads + 1)
+        return each
+
+    def _chunk_table(self, own: bool) -> tuple[np.ndarray, int]:
+        """A row for each chunk, see `table.py`; and how many states attention keeps.
+
+        A chunk of one tile, as in decoding, has its past split into stretches, so that there is a piece for every
+        thread; always at the same positions, so that its floats do not depend on threads or on the other chunks.
+        """
+        table, looks, states = [], 0, 0
+        for (sequence, rows), count in zip(self.slices(), self.counts, strict=True):
+            tiles = -(-count // t.QUERY_TILE)
+            stretches = -(-(sequence.length + count) // t.STRETCH) if tiles == 1 else 1
+            kept = own or stretches > 1
+            looks += tiles * stretches
+            line = [rows.start, rows.stop, sequence.length, looks, stretches, states if kept else -1]
+            table.append(line + self._places(sequence))
+            states += count * stretches if kept else 0
+        return np.array(table, np.int64), states
 
     def _places(self, sequence: CachedTokens) -> list[int]:
         places = []
         for table in sequence.tables:
             blocks = np.array(table.blocks, np.int64)
             self._block_tables.append(blocks)
-            places += [
-                blocks.ctypes.data, table.pool.keys.ctypes.data, table.pool.values.ctypes.data,
-                table.first, table.pool.num_blocks, table.pool.block_size,
-            ]  # fmt: skip
+            pool = table.pool
+            arrays = pool.keys, pool.values, pool.key_scales, pool.value_scales
+            addresses = [0 if array is None else array.ctypes.data for array in arrays]
+            places += [blocks.ctypes.data, *addresses, table.first, pool.num_blocks, pool.block_size]
         return places
-
-    def _splits(self, looks: int, threads: int) -> int:
-        """How many stretches to split each look at the past into, so that every thread has some."""
-        longest = max(sequence.length + count for sequence, count in zip(self.sequences, self.counts, strict=True))
-        if threads == 1 or looks == 0 or looks >= 8 * threads:
-            return 1
-        return max(1, min(-(-8 * threads // looks), longest // SPLIT_POSITIONS, MOST_SPLITS))

@@ -1,20 +1,34 @@
 """The numbers by which `tape.py`, which writes a forward pass down, and `run.py`, which runs it compiled, agree."""
 
-# a row of the table begins with: the address of the operation's code; where `step` says over how many rows it runs;
-# pieces, and what they are a number of: pieces of each row, of the whole, or of each tile of queries; then its fields
-CODE, OVER, PIECES, COUNTED = range(4)
-OF_EACH_ROW, OF_THE_WHOLE, OF_EACH_TILE = range(3)
+# A row of the table begins with:
+#   CODE     the address of the operation's code
+#   OVER     where `step` says over how many rows it runs
+#   PIECES   into how many pieces it falls, and COUNTED: pieces of what
+#   PARTS    how many rows of the table, this and those after it, are done together, piece by piece
+#   WAIT     whether what follows needs all of it done
+#   SOURCE_OWN, TARGET_OWN: whether what it reads, and what it writes, are buffers of which threads may have their own
+CODE, OVER, PIECES, COUNTED, PARTS, WAIT, SOURCE_OWN, TARGET_OWN, FIELDS = range(9)
+OF_EACH_ROW, OF_THE_WHOLE, OF_EACH_LOOK, OF_EACH_ROW_OF_SEVERAL = range(4)
 COLUMNS = 24
+NUMBERS = 4  # float32 that go with a row
 
-# what stands in `step`; from ANGLES on, addresses of cosines and sines, a pair for each kind of rotation
-ROWS, WANTED, CHUNKS, CHUNK_WIDTH, CHUNK_TABLE, ROW_CHUNKS, WANTED_ROWS, LOGITS, SPLITS, STATES, ANGLES = range(11)
+# What stands in `step`; from ANGLES on, addresses of cosines and sines, a pair for each kind of rotation. Of a step of
+# few rows, OWN says that each thread works them out for itself where a buffer is one of which threads have their own,
+# and OWN_ROW where in such a buffer this thread's rows begin. SINGLE: no text has more than one new token.
+(
+    ROWS, WANTED, CHUNKS, CHUNK_WIDTH, CHUNK_TABLE, ROW_CHUNKS, WANTED_ROWS, LOGITS, STATES, NUM_STATES, SINGLE, OWN,
+    OWN_ROW, ANGLES,
+) = range(14)  # fmt: skip
+OWN_ROWS = 4  # steps of up to this many rows: working them out twice costs less than handing them over
 
-# a row of the chunk table: the rows it has, the position of the first, tiles of queries up to and with this chunk;
-# and from POOLS on for each pool of blocks: addresses of the block table, of keys and of values; the first block held;
-# how many blocks the pool has
-FIRST_ROW, END_ROW, START, END_TILE, POOLS = range(5)
-BLOCK_TABLE, KEYS, VALUES, FIRST_BLOCK, NUM_BLOCKS, BLOCK_SIZE, POOL_WIDTH = range(7)
+# A row of the chunk table: the rows it has, the position of the first; tiles of queries and stretches of the past that
+# they look at, in all up to and with this chunk; stretches of one tile; where its rows' states begin, of NUM_STATES, or
+# -1 where none are kept; and from POOLS on for each pool of blocks: addresses of the block table, of keys and of
+# values, and of their scales; the first block held; how many blocks the pool has.
+FIRST_ROW, END_ROW, START, END_LOOK, STRETCHES, FIRST_STATE, POOLS = range(7)
+BLOCK_TABLE, KEYS, VALUES, KEY_SCALES, VALUE_SCALES, FIRST_BLOCK, NUM_BLOCKS, BLOCK_SIZE, POOL_WIDTH = range(9)
 
-COUNTER_STRIDE = 16  # int64s from one counter to the next: no two in one cache line
+LINE = 8  # int64s from one counter to the next: no two in one cache line
 QUERY_TILE = 8  # queries that go over a block of keys together
+STRETCH = 128  # positions of the past that the queries of a chunk of one tile look at in one piece
 MOST_REGISTERS = 1 << 16  # what an array over `step` says it has; nothing reads beyond what there is

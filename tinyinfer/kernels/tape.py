@@ -9,6 +9,7 @@ same.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -24,7 +25,6 @@ from . import table as t
 from .step import Step
 
 PIECE_BYTES = 1 << 15  # of a weight, claimed by a thread at a time
-STRETCH = 1024  # numbers of a row that an activation is computed for at a time
 STORED = {np.dtype(np.float32): "float32", BFLOAT16: "bfloat16", np.dtype(np.float16): "float16"}
 PACKED = {
     ("int4", "float16"): "linear_int4",
@@ -42,20 +42,30 @@ Weight = np.ndarray | PackedWeight
 class Tape:
     """The operations of a model, and the buffers that they hand on: float32 [most rows, width], of which a step uses
     the first rows. Operations run over a step's new tokens; with `wanted`, over the rows that need logits.
+
+    Of a buffer that is `own`, threads may each have rows of their own: at a step of few rows, what is written there
+    they work out for themselves.
     """
 
-    def __init__(self, most_rows: int):
-        self.most_rows = most_rows
+    def __init__(self, most_rows: int, kv_dtype: str = "float32", threads: int | None = None):
+        self.most_rows, self.kv_dtype, self._threads = most_rows, kv_dtype, threads
         self._names: list[str] = []
         self._rows: list[list[int]] = []
-        self._numbers: list[tuple[float, float]] = []
+        self._numbers: list[tuple[float, ...]] = []
         self._twins: list[Callable[[Step], None]] = []
         self._kept: list[Array] = []  # what the table has addresses of
+        self._own: set[int] = set()  # addresses of buffers
         self._codes: dict[tuple[int, int], tuple[Array, Array, Array]] = {}  # a buffer as 8-bit codes
+        self._current: set[tuple[int, int]] = set()  # which of those are of what the buffer now holds
+        self._last_head = 0  # the row of the table that the last operation is done with
+        self._row_result: Array | None = None  # what the last operation wrote, if it goes row by row
 
-    def buffer(self, width: int) -> Array:
+    def buffer(self, width: int, own: bool = False) -> Array:
         """A place for one operation's result and the next one's input."""
-        return np.zeros((self.most_rows, width), np.float32)
+        array = np.zeros((self.most_rows, width), np.float32)
+        if own:
+            self._own.add(array.ctypes.data)
+        return array
 
     def norm(self, x: Array, weight: Array, eps: float, out: Array, total: Array | None = None, wanted=False) -> None:
         """out = rms_norm(x) * weight; with `total`, also total += out."""
@@ -66,7 +76,7 @@ class Tape:
             if total is not None:
                 total[:n] += out[:n]
 
-        self._add("norm_row", wanted, 1, [x, weight, out, x.shape[1], total], twin, (eps, 0))
+        self._add("norm_row", [x, weight, out, x.shape[1], total], twin, (eps,), source=x, target=out, wanted=wanted)
 
     def linear(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None], out: Array, add=False
@@ -75,18 +85,44 @@ class Tape:
 
         Weights are arrays of floats, or quantized: those meet x rounded to 8 bits in groups of 32.
         """
-        self._quantize(x, weights, wanted=False)
+        self._quantize(x, weights)
         column = 0
-        for weight, bias in zip(weights, biases, strict=True):
-            self._linear(x, weight, bias, out, out.shape[1], column, add)
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            self._linear(x, weight, bias, out, column, add, wait=i == len(weights) - 1)
             column += len(weight)
 
     def logits(self, x: Array, weight: Weight) -> None:
         """The step's logits = x weight^T, for the rows that need them."""
         self._quantize(x, [weight], wanted=True)
-        self._linear(x, weight, None, None, len(weight), 0, False)
+        self._linear(x, weight, None, None, 0, False)
 
-    def _linear(self, x, weight, bias, out, width, column, add) -> None:
+    def gated_linear(
+        self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None], activation: str, both: Array,
+        out: Array, readers: Sequence[Weight] = (),
+    ) -> None:  # fmt: skip
+        """out = activation(gate) * up, where gate and up are x times the two weights, of one shape, plus biases.
+
+        A piece of it goes through in one go, for all rows; also into codes, for those `readers` of it that take codes.
+        `both` [rows, 2 width] holds what is between.
+        """
+        self._quantize(x, weights)
+        width = out.shape[1]
+        pieces = _pieces(width, sum(weight.nbytes for weight in weights))
+        head = len(self._rows)
+        for weight, bias, column in zip(weights, biases, (0, width), strict=True):
+            self._linear(x, weight, bias, both, column, False, pieces=pieces)
+
+        def twin(step: Step) -> None:
+            gate, up = np.split(both[: step.rows], 2, axis=-1)
+            out[: step.rows] = reference.activation(activation, gate) * up
+
+        fields = [both, width, ACTIVATIONS.index(activation), out]
+        self._add("gated_part", fields, twin, pieces=pieces, counted=t.OF_THE_WHOLE, target=out)
+        for groups in _group_counts(readers):
+            self._add_codes("quantize_part", out, groups, pieces=pieces, counted=t.OF_THE_WHOLE)
+        self._join(head)
+
+    def _linear(self, x, weight, bias, out, column, add, wait=True, pieces=None) -> None:
         def twin(step: Step) -> None:
             n = len(step.wanted) if out is None else step.rows
             target = (step.logits if out is None else out)[:n, column : column + len(weight)]
@@ -97,8 +133,7 @@ class Tape:
         if isinstance(weight, np.ndarray):
             weight = _as_stored(weight)
         rows = len(weight)
-        pieces = max(1, min(weight.nbytes // PIECE_BYTES, -(-rows // 8)))
-        where = [rows, out, width, column, bias, add]
+        where = [rows, out, rows if out is None else out.shape[1], column, bias, add]
         if isinstance(weight, PackedWeight):
             weight = expand_scales(weight)
             groups = weight.codes.shape[1]
@@ -108,66 +143,63 @@ class Tape:
         else:
             fields = [x, weight.shape[1], weight]
             name = f"linear_{STORED[weight.dtype]}"
-        self._add(name, out is None, pieces, [*where, *fields], twin, counted=t.OF_THE_WHOLE)
+        self._add(
+            name, [*where, *fields], twin, wanted=out is None, pieces=pieces or _pieces(rows, weight.nbytes),
+            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
+        )  # fmt: skip
 
-    def _quantize(self, x: Array, weights: Sequence[Weight], wanted: bool) -> None:
+    def _quantize(self, x: Array, weights: Sequence[Weight], wanted: bool = False) -> None:
         """x as 8-bit codes for the quantized weights among those that follow; in NumPy they take x as it is."""
-        for groups in {weight.codes.shape[1] for weight in weights if isinstance(weight, PackedWeight)}:
-            key = x.ctypes.data, groups
-            if key not in self._codes:
-                shapes = ((32 * groups, np.int8), (groups, np.float32), (groups, np.float32))
-                self._codes[key] = tuple(np.zeros((self.most_rows, width), dtype) for width, dtype in shapes)
-            self._add("quantize_row", wanted, 1, [x, x.shape[1], *self._codes[key], groups], None)
+        head = self._last_head if self._row_result is x else None
+        for groups in _group_counts(weights):
+            if (x.ctypes.data, groups) not in self._current:
+                self._add_codes("quantize_row", x, groups, wanted=wanted)
+                if head is not None:  # what is there row by row becomes codes row by row
+                    self._join(head)
 
-    def rotate(self, heads: Array, shape, rope: int, half: int, norms, eps: float, pool: int, layer: int) -> None:
-        """Normalise and turn queries and keys in place, and store keys and values.
+    def _add_codes(self, name: str, x: Array, groups: int, **how) -> None:
+        key = x.ctypes.data, groups
+        if key not in self._codes:
+            shapes = ((32 * groups, np.int8), (groups, np.float32), (groups, np.float32))
+            self._codes[key] = tuple(np.zeros((self.most_rows, width), dtype) for width, dtype in shapes)
+        self._add(name, [x, x.shape[1], *self._codes[key], groups], None, source=x, target=x, **how)
+        self._current.add(key)
 
-        heads holds [rows, H + 2 G, D] of `shape` (H, G, D); `norms` are weights [D] for queries and keys, or None.
+    def attention(
+        self, heads: Array, shape: tuple[int, int, int], out: Array, rope: int, half: int, norms, eps: float,
+        pool: int, layer: int, window: int | None, scale: float, cap: float | None,
+    ) -> None:  # fmt: skip
+        """Store keys and values, and out [rows, H * D] = what every query sees in its own sequence.
+
+        heads holds [rows, H + 2 G, D] of `shape` (H, G, D), as the linear maps left it. Queries and keys are normalised
+        by `norms`, weights [D] or None for either, and 2 * `half` of their numbers turned by rotation `rope`.
+        pool, layer: where the layer's keys and values are.
         """
         num_heads, kv_heads, dim = shape
 
         def twin(step: Step) -> None:
             split = heads[: step.rows].reshape(-1, num_heads + 2 * kv_heads, dim)
-            for part, weight in zip((split[:, :num_heads], split[:, num_heads:-kv_heads]), norms, strict=True):
-                if weight is not None:
-                    part[:] = reference.rms_norm(part, weight, eps)
-            turned = split[:, :-kv_heads]
-            turned[:] = reference.rotate(turned, *step.angles[rope])
-            key, value = split[:, num_heads:-kv_heads], split[:, -kv_heads:]
+            parts = split[:, :num_heads], split[:, num_heads:-kv_heads]
+            query, key = (
+                part if weight is None else reference.rms_norm(part, weight, eps)
+                for part, weight in zip(parts, norms, strict=True)
+            )
+            if half:
+                query, key = (reference.rotate(part, *step.angles[rope]) for part in (query, key))
             for sequence, rows in step.slices():
-                sequence.tables[pool].store(layer, sequence.length, key[rows], value[rows])
-
-        fields = [heads, heads.shape[1], num_heads, kv_heads, dim, rope, half, *norms, pool, layer]
-        self._add("rotate_row", False, 1, fields, twin, (eps, 0))
-
-    def attend(self, heads: Array, shape, out: Array, pool: int, layer: int, window, scale, cap) -> None:
-        """out [rows, H * D] = what every query sees in its own sequence."""
-        num_heads, kv_heads, dim = shape
-
-        def twin(step: Step) -> None:
-            split = heads[: step.rows].reshape(-1, num_heads + 2 * kv_heads, dim)
-            for sequence, rows in step.slices():
-                end = sequence.length + rows.stop - rows.start
                 table = sequence.tables[pool]
-                key, value = table.load(layer, table.first_position, end)
-                mixed = plain.attend(split[rows, :num_heads], key, value, scale, window, cap)
-                out[rows] = mixed.reshape(-1, num_heads * dim)
+                table.store(layer, sequence.length, key[rows], split[rows, -kv_heads:])
+                seen = table.load(layer, table.first_position, sequence.length + rows.stop - rows.start)
+                out[rows] = plain.attend(query[rows], *seen, scale, window, cap).reshape(-1, num_heads * dim)
 
-        share = num_heads // kv_heads
-        fields = [heads, heads.shape[1], share, dim, out, pool, layer, window or 0]
-        self._add("attend_tile", False, kv_heads, fields, twin, (scale, cap or 0), t.OF_EACH_TILE)
-        self._add("settle_row", False, 1, [num_heads, dim, out], None)
-
-    def gated(self, both: Array, activation: str, out: Array) -> None:
-        """out = activation(first half of `both`) * its second half."""
-
-        def twin(step: Step) -> None:
-            gate, up = np.split(both[: step.rows], 2, axis=-1)
-            out[: step.rows] = reference.activation(activation, gate) * up
-
-        width = out.shape[1]
-        fields = [both, width, ACTIVATIONS.index(activation), out]
-        self._add("gated_stretch", False, max(width // STRETCH, 1), fields, twin)
+        place = [heads, *shape, rope, half, *norms, pool, layer]
+        numbers = eps, scale, cap or 0
+        self._add(f"store_{self.kv_dtype}", place, None, numbers, counted=t.OF_EACH_ROW_OF_SEVERAL)
+        self._add(
+            f"attend_{self.kv_dtype}", [*place, out, window or 0], twin, numbers,
+            pieces=kv_heads, counted=t.OF_EACH_LOOK,
+        )  # fmt: skip
+        self._add("settle_row", [num_heads, dim, out], None, target=out)
 
     def gather(self, x: Array, out: Array) -> None:
         """out = the rows of x that need logits."""
@@ -175,17 +207,22 @@ class Tape:
         def twin(step: Step) -> None:
             out[: len(step.wanted)] = x[step.wanted]
 
-        self._add("gather_row", True, 1, [x, x.shape[1], out], twin)
+        self._add("gather_row", [x, x.shape[1], out], twin, target=out, wanted=True)
 
-    def finish(self, heads: int, kv_heads: int, dim: int) -> None:
+    def finish(self, heads: int, dim: int) -> None:
         """The tape is complete."""
-        self._shape = heads, kv_heads, dim
+        self._shape = heads, dim
         self._table = np.array(self._rows, np.int64)
-        self._table_numbers = np.array(self._numbers, np.float32)
+        self._table_numbers = np.zeros((len(self._rows), t.NUMBERS), np.float32)
+        for row, numbers in zip(self._table_numbers, self._numbers, strict=True):
+            row[: len(numbers)] = numbers
         if use_compiled():
-            from . import run
+            from . import linear, operations
+            from .threads import team_of
 
-            self._table[:, t.CODE] = [getattr(run, name).address for name in self._names]
+            self._team = team_of(self._threads)
+            codes = {**vars(operations), **vars(linear)}
+            self._table[:, t.CODE] = [codes[name].address for name in self._names]
 
     def run(self, step: Step) -> None:
         """Do everything, for the rows of this step."""
@@ -194,29 +231,48 @@ class Tape:
                 twin(step)
             return
         from .run import run
-        from .threads import default_team
+        from .threads import PATIENCE_SECONDS
 
-        team = default_team()
-        registers = step.registers(*self._shape, team.size)
-        counters = np.zeros((len(self._table), 2 * t.COUNTER_STRIDE), np.int64)
+        team = self._team
+        size, waited, began = team.size_for(step.rows), int(team.waited[0]), time.perf_counter()
+        patience = team.ticks(PATIENCE_SECONDS)
+        steps = step.registers(*self._shape, size, self.most_rows)
+        counters = np.zeros((len(self._table) + 1) * (size + 1) * t.LINE, np.int64)
         table, numbers = self._table, self._table_numbers
 
         def work() -> None:
             # `step` is named so that a thread which comes late still finds what the registers point to
-            run(table, numbers, registers, counters) if step else None
+            run(table, numbers, steps, counters, size, patience, team.waited) if step else None
 
-        team.run(work)
+        team.run(work, size)
+        team.note(step.rows, int(team.waited[0]) - waited, time.perf_counter() - began)
 
     def _add(
-        self, code: str, wanted: bool, pieces: int, fields, twin, numbers=(0.0, 0.0), counted=t.OF_EACH_ROW
-    ) -> None:
-        """`code` is what run.py calls the operation, `pieces` and `counted` how many pieces it falls into."""
-        self._names.append(code)
-        row = [0, t.WANTED if wanted else t.ROWS, pieces, counted, *map(self._field, fields)]
+        self, name: str, fields, twin, numbers: tuple[float, ...] = (), *, source: Array | None = None,
+        target: Array | None = None, wanted=False, pieces=1, counted=t.OF_EACH_ROW, wait=True,
+    ) -> None:  # fmt: skip
+        """`name` is what the compiled operation is called, `pieces` and `counted` how many pieces it falls into.
+
+        source, target: the buffers that it reads and writes, where threads may have rows of their own.
+        """
+        own = [array is not None and array.ctypes.data in self._own for array in (source, target)]
+        head = [0, t.WANTED if wanted else t.ROWS, pieces, counted, 1, wait, *own]
+        row = [*map(int, head), *map(self._field, fields)]
+        self._last_head = len(self._rows)
+        self._row_result = target if counted == t.OF_EACH_ROW else None
+        self._names.append(name)
         self._rows.append(row + [0] * (t.COLUMNS - len(row)))
         self._numbers.append(numbers)
         if twin is not None:
             self._twins.append(twin)
+        if target is not None:
+            self._current = {key for key in self._current if key[0] != target.ctypes.data}
+
+    def _join(self, head: int) -> None:
+        """What follows row `head` of the table is done together with it, piece by piece."""
+        self._rows[head][t.PARTS] = len(self._rows) - head
+        self._rows[head][t.WAIT] = 1
+        self._last_head = head
 
     def _field(self, value) -> int:
         if value is None:
@@ -225,6 +281,16 @@ class Tape:
             self._kept.append(value)
             return value.ctypes.data
         return int(value)
+
+
+def _pieces(rows: int, nbytes: int) -> int:
+    """Into how many pieces to deal out a weight of so many rows; a piece is at least 32."""
+    return max(1, min(nbytes // PIECE_BYTES, -(-rows // 32)))
+
+
+def _group_counts(weights: Sequence[Weight]) -> list[int]:
+    """Into how many groups the quantized ones among some weights take a row of x."""
+    return list(dict.fromkeys(weight.codes.shape[1] for weight in weights if isinstance(weight, PackedWeight)))
 
 
 def _as_stored(weight: Array) -> Array:

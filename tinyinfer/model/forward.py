@@ -46,35 +46,44 @@ class Chunk:
 class Model:
     """Weights ready to run. Holds no state between steps: that is the cache's. Steps of several threads take turns."""
 
-    def __init__(self, config: ModelConfig, tensors: ModelTensors):
-        self.config, self.tensors = config, tensors
+    def __init__(
+        self, config: ModelConfig, tensors: ModelTensors, *, kv_dtype: str = "float32", threads: int | None = None
+    ):
+        """kv_dtype: what its caches hold, see `cache.KV_DTYPES`; threads: see `kernels.threads.team_of`."""
+        self.config, self.tensors, self.kv_dtype = config, tensors, kv_dtype
         self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
         self._new_turn()
         if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
             me = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
-        self._tape = tape = Tape(MOST_ROWS)
+        self._tape = tape = Tape(MOST_ROWS, kv_dtype, threads)
         self._x = x = tape.buffer(config.hidden_size)
         layers = Layers(tape, config, x, self.ropes)
         for index in range(config.num_layers):
             layers.write(index, config.layers[index], tensors.layers[index])
-        last = tape.buffer(config.hidden_size)
+        last = tape.buffer(config.hidden_size, own=True)
         tape.gather(x, last)
         tape.norm(last, _norm_weight(config, tensors.final_norm), config.norm_eps, last, wanted=True)
         tape.logits(last, tensors.head)
-        tape.finish(config.num_heads, config.num_kv_heads, config.head_dim)
+        tape.finish(config.num_heads, config.head_dim)
+
+    def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:
+        """An empty cache, of what this model keeps."""
+        return kv.KVCache(self.config, block_size, self.kv_dtype)
 
     def forward(self, chunks: Sequence[Chunk]) -> np.ndarray:
         """Run new tokens through the model: float32 [rows, vocab], the wanted rows of each chunk in order.
 
         The sequences' keys and values are written to their cache, and their lengths grow by the new tokens.
-        Raises `ValueError` for more than MOST_ROWS new tokens, and where two chunks are of one sequence: each would
-        overwrite what the other has stored.
+        Raises `ValueError` for more than MOST_ROWS new tokens, for a cache of another dtype than the model's, and where
+        two chunks are of one sequence: each would overwrite what the other has stored.
         """
         if sum(len(chunk.ids) for chunk in chunks) > MOST_ROWS:
             raise ValueError(f"a step takes at most {MOST_ROWS} new tokens")
         if len({id(chunk.sequence) for chunk in chunks}) < len(chunks):
             raise ValueError("the chunks of a step must be of different sequences")
+        if kinds := {chunk.sequence.cache.dtype for chunk in chunks} - {self.kv_dtype}:
+            raise ValueError(f"the model keeps keys and values in {self.kv_dtype}, found a cache of {kinds.pop()}")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
         ids = np.concatenate([chunk.ids for chunk in chunks])
@@ -106,9 +115,9 @@ class Layers:
         self.tape, self.config, self.x, self.ropes = tape, config, x, ropes
         self.shape = config.num_heads, config.num_kv_heads, config.head_dim
         self.places = kv.layer_places(config)
-        self.normed = tape.buffer(config.hidden_size)
+        self.normed = tape.buffer(config.hidden_size, own=True)
         self.heads = tape.buffer((config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
-        self.mixed = tape.buffer(config.num_heads * config.head_dim)
+        self.mixed = tape.buffer(config.num_heads * config.head_dim, own=True)
         self.gate_up = tape.buffer(2 * config.intermediate_size)
         self.gated = tape.buffer(config.intermediate_size)
         self.result = tape.buffer(config.hidden_size)
@@ -129,14 +138,16 @@ class Layers:
         place = self.places[index]
         rope = self.ropes.index(settings.rope), settings.rope.dims // 2
         self._linear(self.normed, weights, ("query", "key", "value"), self.heads)
-        tape.rotate(self.heads, self.shape, *rope, norms, config.norm_eps, *place)
         limits = settings.window, config.attention_scale, config.attention_softcap
-        tape.attend(self.heads, self.shape, self.mixed, *place, *limits)
+        tape.attention(self.heads, self.shape, self.mixed, *rope, norms, config.norm_eps, *place, *limits)
         self._add(self.mixed, weights, "output", "attention_post_norm")
 
     def _feed_forward(self, weights: Mapping[str, np.ndarray]) -> None:
-        self._linear(self.normed, weights, ("gate", "up"), self.gate_up)
-        self.tape.gated(self.gate_up, self.config.activation, self.gated)
+        pair = [weights["gate"], weights["up"]]
+        biases, activation = _biases(weights, ("gate", "up")), self.config.activation
+        self.tape.gated_linear(
+            self.normed, pair, biases, activation, self.gate_up, self.gated, readers=[weights["down"]]
+        )
         self._add(self.gated, weights, "down", "mlp_post_norm")
 
     def _add(self, y: np.ndarray, weights: Mapping[str, np.ndarray], name: str, post_norm: str) -> None:
@@ -149,9 +160,12 @@ class Layers:
         self.tape.norm(self.result, weight, self.config.norm_eps, self.result, total=self.x)
 
     def _linear(self, x, weights: Mapping[str, np.ndarray], names: Sequence[str], out: np.ndarray, add=False) -> None:
-        biases = [weights.get(f"{name}_bias") for name in names]
-        plain = [None if bias is None else to_float32(bias) for bias in biases]
-        self.tape.linear(x, [weights[name] for name in names], plain, out, add)
+        self.tape.linear(x, [weights[name] for name in names], _biases(weights, names), out, add)
+
+
+def _biases(weights: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray | None]:
+    biases = [weights.get(f"{name}_bias") for name in names]
+    return [None if bias is None else to_float32(bias) for bias in biases]
 
 
 def _angles(rope: Rope, chunks: Sequence[Chunk]) -> list[np.ndarray]:

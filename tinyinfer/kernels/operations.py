@@ -1,0 +1,374 @@
+"""The operations of a tape beside the linear maps, a piece at a time: each is compiled to be called by its address.
+
+They take the addresses of their row of the table, of its numbers and of the step, and the number of the piece.
+`tape.py` says what the fields of a row are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from . import pieces
+from .addresses import chunk_at, floats, numbers_at, row_at, share, source, step_at, target, vector
+from .attention import attend, settle
+from .jit import Code, inlined, jit
+from .memory import float32_at, int8_at, int16_at, int64_at
+from .quantize import quantize_group
+from .simd import load_floats, store_halves
+from .table import (
+    ANGLES,
+    BLOCK_SIZE,
+    BLOCK_TABLE,
+    END_LOOK,
+    END_ROW,
+    FIELDS,
+    FIRST_BLOCK,
+    FIRST_ROW,
+    FIRST_STATE,
+    KEY_SCALES,
+    KEYS,
+    NUM_BLOCKS,
+    NUM_STATES,
+    OVER,
+    OWN_ROW,
+    PIECES,
+    POOL_WIDTH,
+    POOLS,
+    QUERY_TILE,
+    ROW_CHUNKS,
+    ROWS,
+    SINGLE,
+    START,
+    STATES,
+    STRETCH,
+    STRETCHES,
+    TARGET_OWN,
+    VALUE_SCALES,
+    VALUES,
+    WANTED,
+    WANTED_ROWS,
+)  # fmt: skip
+
+# ---- norms, codes, gates
+
+
+@Code
+def norm_row(op, numbers, step, row):
+    """out = rms_norm(x) * weight; with `total`, also total += out."""
+    op, step = row_at(op), step_at(step)
+    x, weight, out, width, total = op[FIELDS : FIELDS + 5]
+    normed = target(out, op, step, width)[row]
+    pieces.rms_norm(source(x, op, step, width)[row], vector(weight, width), numbers_at(numbers)[0], normed)
+    if total:
+        pieces.add(floats(total, step[op[OVER]], width)[row], normed)
+
+
+@inlined
+def _quantize(op, step, row, begin, end):
+    """The groups begin..end of a row of x as 8-bit codes."""
+    x, size, codes, scales, sums, groups = op[FIELDS : FIELDS + 6]
+    first, n = op[TARGET_OWN] * step[OWN_ROW], step[op[OVER]]
+    x_codes = carray(int8_at(codes + 32 * groups * first), (n, 32 * groups))
+    x_scales, x_sums = target(scales, op, step, groups), target(sums, op, step, groups)
+    for group in range(begin, end):
+        quantize_group(source(x, op, step, size), row, group, x_codes, x_scales, x_sums)
+
+
+@Code
+def quantize_row(op, numbers, step, row):
+    """A row of x as 8-bit codes."""
+    op, step = row_at(op), step_at(step)
+    _quantize(op, step, row, 0, op[FIELDS + 5])
+
+
+@Code
+def quantize_part(op, numbers, step, piece):
+    """A piece's share of the columns of all rows of x as 8-bit codes."""
+    op, step = row_at(op), step_at(step)
+    size, groups = op[FIELDS + 1], op[FIELDS + 5]
+    begin = share(size, piece, op[PIECES]) // 32
+    end = groups if piece == op[PIECES] - 1 else share(size, piece + 1, op[PIECES]) // 32
+    for row in range(step[op[OVER]]):
+        _quantize(op, step, row, begin, end)
+
+
+@Code
+def gated_part(op, numbers, step, piece):
+    """out = activation(gate) * up: a piece's share of the columns of all rows."""
+    op, step = row_at(op), step_at(step)
+    both, width, activation, out = op[FIELDS : FIELDS + 4]
+    begin, end = share(width, piece, op[PIECES]), share(width, piece + 1, op[PIECES])
+    gates, result = source(both, op, step, 2 * width), target(out, op, step, width)
+    for row in range(step[op[OVER]]):
+        gate, up = gates[row, begin:end], gates[row, width + begin : width + end]
+        pieces.gated(gate, up, activation, result[row, begin:end])
+
+
+@Code
+def gather_row(op, numbers, step, row):
+    """out[row] = x[wanted[row]]."""
+    op, step = row_at(op), step_at(step)
+    x, width, out = op[FIELDS : FIELDS + 3]
+    wanted = carray(int64_at(step[WANTED_ROWS]), step[WANTED])
+    target(out, op, step, width)[row] = floats(x, step[ROWS], width)[wanted[row]]
+
+
+# ---- attention. The fields of its operations begin alike:
+# heads [rows, H + 2 G, D], H, G, D, which rotation, how many pairs it turns, norm weights of queries and keys or 0,
+# the pool of blocks and the layer's place in it
+
+
+@inlined
+def _heads(op, step):
+    """All heads of the step's rows, [rows, H + 2 G, D]."""
+    heads, num_heads, kv_heads, dim = op[FIELDS : FIELDS + 4]
+    return carray(float32_at(heads), (step[ROWS], num_heads + 2 * kv_heads, dim))
+
+
+@inlined
+def _turned(op, step, row, norm, eps, head):
+    """Normalise and turn a head of a row, in place."""
+    dim, rope, half = op[FIELDS + 3 : FIELDS + 6]
+    if norm:
+        pieces.rms_norm(head, vector(norm, dim), eps, head)
+    if half:
+        cos = floats(step[ANGLES + 2 * rope], step[ROWS], half)[row]
+        sin = floats(step[ANGLES + 2 * rope + 1], step[ROWS], half)[row]
+        pieces.rotate(head, cos, sin)
+
+
+@inlined
+def _pool(op, chunk):
+    return chunk[POOLS + op[FIELDS + 8] * POOL_WIDTH :]
+
+
+@inlined
+def _blocks(op, chunk):
+    # as long as it must be: nothing reads beyond what the sequence has
+    return carray(int64_at(_pool(op, chunk)[BLOCK_TABLE]), 1 << 30)
+
+
+@inlined
+def _place(op, chunk, g):
+    """Where a key-value head of a layer begins in its pool, in blocks, and the pool's number of blocks, D and B."""
+    kv_heads, dim, layer = op[FIELDS + 2], op[FIELDS + 3], op[FIELDS + 9]
+    pool = _pool(op, chunk)
+    return (layer * kv_heads + g) * pool[NUM_BLOCKS], pool[NUM_BLOCKS], dim, pool[BLOCK_SIZE]
+
+
+@inlined
+def _scales(op, chunk, g, which):
+    """float32 [blocks, B] of a head whose keys and values are int8."""
+    first, blocks, _, size = _place(op, chunk, g)
+    return floats(_pool(op, chunk)[which] + 4 * first * size, blocks, size)
+
+
+@inlined
+def _cache_float32(op, chunk, g):
+    """Keys [blocks, D, B], their scales, values [blocks, B, D] and their scales of one layer and head."""
+    first, blocks, dim, size = _place(op, chunk, g)
+    pool, offset = _pool(op, chunk), 4 * first * dim * size
+    keys = carray(float32_at(pool[KEYS] + offset), (blocks, dim, size))
+    values = carray(float32_at(pool[VALUES] + offset), (blocks, size, dim))
+    return keys, floats(0, 0, 0), values, floats(0, 0, 0)
+
+
+@inlined
+def _cache_float16(op, chunk, g):
+    first, blocks, dim, size = _place(op, chunk, g)
+    pool, offset = _pool(op, chunk), 2 * first * dim * size
+    keys = carray(int16_at(pool[KEYS] + offset), (blocks, dim, size))
+    values = carray(int16_at(pool[VALUES] + offset), (blocks, size, dim))
+    return keys, floats(0, 0, 0), values, floats(0, 0, 0)
+
+
+@inlined
+def _cache_int8(op, chunk, g):
+    first, blocks, dim, size = _place(op, chunk, g)
+    pool, offset = _pool(op, chunk), first * dim * size
+    keys = carray(int8_at(pool[KEYS] + offset), (blocks, dim, size))
+    values = carray(int8_at(pool[VALUES] + offset), (blocks, size, dim))
+    return keys, _scales(op, chunk, g, KEY_SCALES), values, _scales(op, chunk, g, VALUE_SCALES)
+
+
+# How a row's number is put into the cache: strided, as keys stand, or in a row.
+
+
+@jit
+def put_float32(numbers, out):
+    """float32 [D] as they are; gives the scale, of which there is none."""
+    for d in range(out.size):
+        out[d] = numbers[d]
+    return np.float32(0)
+
+
+@jit
+def put_float16(numbers, out):
+    """float32 [D] as float16's bits, to nearest, beyond its range the largest it has."""
+    size = numbers.size
+    whole = np.zeros((size + 7) // 8 * 8, np.float32)
+    whole[:size] = numbers
+    halves = np.empty(whole.size, np.int16)
+    for d in range(0, whole.size, 8):
+        store_halves(halves, d, load_floats(whole, d))
+    for d in range(out.size):
+        out[d] = halves[d]
+    return np.float32(0)
+
+
+@jit
+def put_int8(numbers, out):
+    """float32 [D] as codes of -127 to 127; gives their scale. A NaN makes the scale NaN."""
+    largest = np.float32(0)
+    bad = False
+    for d in range(numbers.size):
+        largest = max(largest, abs(numbers[d]))
+        bad |= not abs(numbers[d]) < np.float32(np.inf)
+    if bad:
+        out[:] = 0
+        return np.float32(np.nan)
+    if largest < np.float32(2.0**-118):
+        out[:] = 0
+        return np.float32(0)
+    inverse = np.float32(127) / largest
+    for d in range(out.size):
+        out[d] = np.int8(np.rint(numbers[d] * inverse))
+    return largest / np.float32(127)
+
+
+@inlined
+def _store(op, step, row, g, eps, cache, chunk, put):
+    """Normalise and turn a row's key of one head, and put it and its value into the cache."""
+    num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
+    heads = _heads(op, step)[row]
+    key = heads[num_heads + g].copy()
+    _turned(op, step, row, op[FIELDS + 7], eps, key)
+    position = chunk[START] + row - chunk[FIRST_ROW]
+    size = _pool(op, chunk)[BLOCK_SIZE]
+    block = _blocks(op, chunk)[position // size - _pool(op, chunk)[FIRST_BLOCK]]
+    keys, key_scales, values, value_scales = cache
+    key_scale = put(key, keys[block, :, position % size])
+    value_scale = put(heads[num_heads + kv_heads + g], values[block, position % size])
+    if key_scales.size:
+        key_scales[block, position % size] = key_scale
+        value_scales[block, position % size] = value_scale
+
+
+@inlined
+def _chunk_of(step, row):
+    return chunk_at(step, carray(int64_at(step[ROW_CHUNKS]), step[ROWS])[row])
+
+
+@inlined
+def _store_row(op, numbers, step, row, cache_of, put):
+    """A row's keys and values, where a text has several new tokens: before any of them looks at the past."""
+    chunk = _chunk_of(step, row)
+    for g in range(op[FIELDS + 2]):
+        _store(op, step, row, g, numbers_at(numbers)[0], cache_of(op, chunk, g), chunk, put)
+
+
+@inlined
+def _attend_tile(op, numbers, step, piece, cache_of, put):
+    """A few queries of one chunk, of the heads of one key-value head, look at one stretch of the past."""
+    num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
+    out, window = op[FIELDS + 10 : FIELDS + 12]
+    eps, scale, cap, _ = numbers_at(numbers)
+    g, look, sharing = piece % kv_heads, piece // kv_heads, num_heads // kv_heads
+    index = 0
+    while chunk_at(step, index)[END_LOOK] <= look:
+        index += 1
+    chunk = chunk_at(step, index)
+    if index:
+        look -= chunk_at(step, index - 1)[END_LOOK]
+    tile, stretch, stretches = look // chunk[STRETCHES], look % chunk[STRETCHES], chunk[STRETCHES]
+    first = chunk[FIRST_ROW] + tile * QUERY_TILE
+    n = min(QUERY_TILE, chunk[END_ROW] - first)
+    start = chunk[START] + tile * QUERY_TILE
+    begin = max(stretch * STRETCH, max(start - window + 1, 0) if window else 0)
+    end = start + n if stretch == stretches - 1 else (stretch + 1) * STRETCH
+    cache = cache_of(op, chunk, g)
+    if step[SINGLE] and stretch == stretches - 1:
+        _store(op, step, first, g, eps, cache, chunk, put)
+
+    queries = np.empty((n * sharing, dim), np.float32)
+    for i in range(n):
+        for h in range(sharing):
+            query = queries[i * sharing + h]
+            query[:] = _heads(op, step)[first + i, g * sharing + h]
+            _turned(op, step, first + i, op[FIELDS + 6], eps, query)
+            for d in range(dim):
+                query[d] *= scale
+    states = np.empty((n * sharing, dim + 2), np.float32)
+    keys, key_scales, values, value_scales = cache
+    blocks, first_block = _blocks(op, chunk), _pool(op, chunk)[FIRST_BLOCK]
+    attend(
+        queries, sharing, keys, key_scales, values, value_scales, blocks, first_block,
+        start, begin, end, window, cap, states,
+    )  # fmt: skip
+    result = carray(float32_at(out), (step[ROWS], num_heads, dim))
+    for i in range(n):
+        kept = _states(step, chunk, first + i, num_heads, dim)
+        for h in range(sharing):
+            state = states[i * sharing + h : i * sharing + h + 1]
+            if chunk[FIRST_STATE] >= 0:
+                kept[stretch, g * sharing + h] = state[0]
+            else:
+                settle(state, result[first + i, g * sharing + h])
+
+
+@inlined
+def _states(step, chunk, row, num_heads, dim):
+    """What the stretches of a row's past left behind, [stretches, H, D + 2]."""
+    all_states = carray(float32_at(step[STATES]), (step[NUM_STATES], num_heads, dim + 2))
+    first = chunk[FIRST_STATE] + (row - chunk[FIRST_ROW]) * chunk[STRETCHES]
+    return all_states[first : first + chunk[STRETCHES]]
+
+
+@Code
+def store_float32(op, numbers, step, row):
+    """Into a cache of float32."""
+    _store_row(row_at(op), numbers, step_at(step), row, _cache_float32, put_float32)
+
+
+@Code
+def store_float16(op, numbers, step, row):
+    """Into a cache of float16."""
+    _store_row(row_at(op), numbers, step_at(step), row, _cache_float16, put_float16)
+
+
+@Code
+def store_int8(op, numbers, step, row):
+    """Into a cache of 8-bit codes."""
+    _store_row(row_at(op), numbers, step_at(step), row, _cache_int8, put_int8)
+
+
+@Code
+def attend_float32(op, numbers, step, piece):
+    """Over a cache of float32."""
+    _attend_tile(row_at(op), numbers, step_at(step), piece, _cache_float32, put_float32)
+
+
+@Code
+def attend_float16(op, numbers, step, piece):
+    """Over a cache of float16."""
+    _attend_tile(row_at(op), numbers, step_at(step), piece, _cache_float16, put_float16)
+
+
+@Code
+def attend_int8(op, numbers, step, piece):
+    """Over a cache of 8-bit codes."""
+    _attend_tile(row_at(op), numbers, step_at(step), piece, _cache_int8, put_int8)
+
+
+@Code
+def settle_row(op, numbers, step, row):
+    """Put the looks at different stretches of the past together, where they were kept apart."""
+    op, step = row_at(op), step_at(step)
+    num_heads, dim, out = op[FIELDS : FIELDS + 3]
+    chunk = _chunk_of(step, row)
+    if chunk[FIRST_STATE] >= 0:
+        states = _states(step, chunk, row, num_heads, dim)
+        mixed = target(out, op, step, num_heads * dim)[row]
+        for h in range(num_heads):
+            settle(states[:, h], mixed[h * dim : (h + 1) * dim])
