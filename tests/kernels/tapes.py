@@ -59,7 +59,7 @@ def play(
     kv_dtype: str = "float32",
 ) -> Tape:
     """Write a tape and run it once, compiled by a team of that many, or in NumPy where that is None."""
-    tape = Tape(most, kv_dtype)
+    tape = Tape(most, kv_dtype, team)
     write(tape)
     tape.finish(shape[0], shape[2])
     with pytest.MonkeyPatch.context() as patch:

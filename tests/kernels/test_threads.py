@@ -41,7 +41,7 @@ class Roll:
     def __init__(self, expected: int):
         self.expected, self.names = expected, set()
 
-    def __call__(self) -> None:
+    def __call__(self, thread: int = 0) -> None:
         self.names.add(threading.current_thread().name)
         assert until(lambda: len(self.names) >= self.expected)
 
@@ -52,7 +52,7 @@ class Pieces:
     def __init__(self, count: int):
         self.done, self.count, self._lock, self._next = [], count, threading.Lock(), 0
 
-    def __call__(self) -> None:
+    def __call__(self, thread: int = 0) -> None:
         while True:
             with self._lock:
                 piece, self._next = self._next, self._next + 1
@@ -89,6 +89,20 @@ def test_each_piece_is_done_once(size: int):
         assert sorted(job.done) == list(range(count))
 
 
+def test_a_thread_has_the_same_number_whatever_the_job():
+    team, numbers = Team(4), {}
+    for _ in range(20):
+        roll = Roll(4)
+
+        def job(thread: int, roll=roll) -> None:
+            numbers.setdefault(threading.current_thread().name, set()).add(thread)
+            roll()
+
+        team.run(job)
+    assert numbers[threading.current_thread().name] == {0}
+    assert sorted(map(sorted, numbers.values())) == [[0], [1], [2], [3]]
+
+
 def test_a_team_of_one_starts_no_threads():
     before = threading.active_count()
     Team(1).run(Roll(1))
@@ -114,7 +128,7 @@ def test_what_a_job_holds_is_let_go():
 
     team, held = Team(3), Arrays()
     gone, roll = weakref.ref(held), Roll(3)
-    team.run(lambda held=held: roll())
+    team.run(lambda thread, held=held: roll())
     del held
     assert until(lambda: gone() is None)
 
@@ -134,7 +148,7 @@ def test_an_idle_team_costs_nothing():
 def test_an_error_is_the_callers_and_the_team_goes_on():
     team = Team(3)
 
-    def wrong() -> None:
+    def wrong(thread: int) -> None:
         raise MemoryError("no room")
 
     for _ in range(20):
@@ -150,7 +164,7 @@ def test_ctrl_c_before_the_callers_part_leaves_nothing_half_done(monkeypatch: py
     team, job = Team(3), Pieces(100)
     offer = team._offer
 
-    def interrupted(work: Callable[[], None], size: int) -> None:
+    def interrupted(work: Callable[[int], None], size: int) -> None:
         offer(work, size)
         raise KeyboardInterrupt
 
@@ -263,7 +277,7 @@ def test_only_so_many_take_part():
     for size in (4, 2, 1, 3):
         names = set()
 
-        def job(names=names) -> None:
+        def job(thread: int, names=names) -> None:
             names.add(threading.current_thread().name)
             time.sleep(0.1)
 
@@ -287,18 +301,41 @@ def greedy(model: Model, seed: int, count: int = 12) -> list[int]:
 
 @pytest.mark.parametrize("size", TEAMS)
 def test_any_number_of_threads_says_the_same(monkeypatch: pytest.MonkeyPatch, size: int):
-    model = Model(*random_runtime())
     run_by(monkeypatch, None)
-    expected = greedy(model, 1)
+    expected = greedy(Model(*random_runtime()), 1)
     run_by(monkeypatch, size)
-    assert greedy(model, 1) == expected
+    assert greedy(Model(*random_runtime(), threads=size), 1) == expected
+
+
+def test_a_thread_that_comes_late_writes_only_to_rows_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    """It may be anywhere in a step that is over, while the others are at another one."""
+    model = Model(*random_runtime(), threads=3)
+    tape, works = model._tape, []
+
+    def alone(work: Callable[[int], None], size: int) -> None:
+        works.append(work)
+        work(0)
+
+    monkeypatch.setattr(tape._team, "run", alone)
+    sequence = KVCache(model.config).sequence()
+    told = [model.forward([Chunk(sequence, np.array(ids))]) for ids in ([5, 6, 7, 8, 9, 10], [11], [12, 13], [14])]
+
+    def shared() -> list[np.ndarray]:
+        pools = [array for pool in sequence.cache.pools for array in (pool.keys, pool.values)]
+        return [array[: tape.most_rows].copy() for array in tape._kept] + [array.copy() for array in [*pools, *told]]
+
+    before = shared()
+    for work in works:
+        for thread in (1, 2):
+            work(thread)
+    assert all(np.array_equal(one, other, equal_nan=True) for one, other in zip(before, shared(), strict=True))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_python_threads_that_generate_at_once_say_what_they_say_alone(monkeypatch: pytest.MonkeyPatch, size: int):
     """One model for some, another for others, one team for all."""
     run_by(monkeypatch, size)
-    models = [Model(*random_runtime(seed)) for seed in (0, 1)]
+    models = [Model(*random_runtime(seed), threads=size) for seed in (0, 1)]
     alone = [greedy(models[i % 2], i) for i in range(6)]
     together: dict[int, list[list[int]]] = {}
 

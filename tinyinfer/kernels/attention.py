@@ -13,8 +13,25 @@ import numpy as np
 from numba import types
 
 from .jit import inlined, jit
-from .pieces import exp
-from .simd import broadcast_float, load_float, load_floats, multiply_add, no_floats, plus, prefetch, store_floats, times
+from .pieces import exp, fill
+from .simd import (
+    add,
+    broadcast_float,
+    exponential,
+    highest,
+    load_float,
+    load_floats,
+    maximum,
+    multiply_add,
+    no_floats,
+    plus,
+    prefetch,
+    spread,
+    store_floats,
+    subtract,
+    times,
+    total,
+)  # fmt: skip
 
 f32 = types.float32
 LOWEST = f32(-3.4e38)  # below any score; minus infinity less itself would be NaN
@@ -36,15 +53,15 @@ def attend(
     """
     m, dim = queries.shape
     size = keys.shape[2]
-    scores = np.empty((TOGETHER, size), np.float32)
-    states[:, :dim] = f32(0)
-    states[:, dim] = LOWEST
-    states[:, dim + 1] = f32(0)
-    last = (end - 1) // size
-    for number in range(begin // size, last + 1):
+    scores = np.empty((TOGETHER, (size + 7) // 8 * 8), np.float32)
+    for i in range(m):
+        fill(states[i], f32(0))
+        states[i, dim] = LOWEST
+    newest_block = (start + m // share - 1) // size
+    for number in range(begin // size, (end + size - 1) // size):
         block, base = blocks[number - first_block], number * size
         # by itself the processor does not look beyond a page
-        ahead = (blocks[min(number + 1, last) - first_block] - block) * dim * size
+        ahead = (blocks[min(number + 1, newest_block) - first_block] - block) * dim * size
         for first in range(0, m, TOGETHER):
             count = min(m - first, TOGETHER)
             oldest, newest = start + first // share, start + (first + count - 1) // share
@@ -63,7 +80,7 @@ def attend(
                 if cap > 0:
                     _bend(row, cap)
                 seen = _seen(start + (first + i) // share, base, size, begin, end, window)
-                _to_shares(row, low, high, seen, states[first + i])
+                _to_shares(scores, i, low, high, seen, states, first + i)
                 if value_scales.size:
                     _multiply(row, value_scales[block])
             if count == 1:
@@ -113,7 +130,7 @@ def _score_four(queries, first, count, keys, block, ahead, scores):
     """scores[:count] = queries[first : first + count] . keys[block], two to four rows of D and [D, B]."""
     dim, size = keys.shape[1], keys.shape[2]
     at = block * dim * size
-    q, s = times(_four(first, count), dim), times(_four(0, count), size)
+    q, s = times(_four(first, count), dim), times(_four(0, count), scores.shape[1])
     wide, whole = size // 16 * 16, size // 8 * 8
     for j in range(0, wide, 16):
         columns = (j, j + 8, j, j + 8, j, j + 8, j, j + 8)
@@ -145,10 +162,10 @@ def _score_rest(queries, row, keys, block, begin, scores):
     """The same for the keys of a block that fill no register."""
     dim, size = keys.shape[1], keys.shape[2]
     for j in range(begin, size):
-        total = f32(0)
+        sum_of_row = f32(0)
         for d in range(dim):
-            total += queries[row, d] * load_float(keys, (block * dim + d) * size + j)
-        scores[j] = total
+            sum_of_row += queries[row, d] * load_float(keys, (block * dim + d) * size + j)
+        scores[j] = sum_of_row
 
 
 # ---- from scores to shares of the values
@@ -156,7 +173,7 @@ def _score_rest(queries, row, keys, block, begin, scores):
 
 @inlined
 def _multiply(row, scales):
-    for j in range(row.size):
+    for j in range(scales.size):
         row[j] *= scales[j]
 
 
@@ -169,30 +186,36 @@ def _bend(row, cap):
 
 
 @inlined
-def _to_shares(row, low, high, seen, state):
-    """Scores [B] become exponentials: those that the query sees; the others from low to high become 0.
+def _to_shares(scores, i, low, high, seen, states, row):
+    """Row i of the scores becomes exponentials: those that the query sees; the others from low to high become 0.
 
-    state [D + 2]: what it has seen before fades to the new largest score, and the sum of exponentials goes on.
+    states[row], [D + 2]: what it has seen before fades to the new largest score, and the sum of exponentials goes on.
     """
-    dim = state.size - 2
-    scores = row[seen[0] : max(seen[0], seen[1])]
-    largest = state[dim]
-    for j in range(scores.size):
-        largest = max(largest, scores[j])
-    total = f32(0)
-    for j in range(scores.size):
-        scores[j] = exp(scores[j] - largest)
-        total += scores[j]
-    row[low : seen[0]] = f32(0)
-    row[max(seen[1], low) : high] = f32(0)
-    if largest != state[dim]:
-        fade = exp(state[dim] - largest)
-        mixed = state[:dim]
+    at, dim = i * scores.shape[1], states.shape[1] - 2
+    first, last = low // 8 * 8, (high + 7) // 8 * 8
+    begin, end = min(max(seen[0], first), last), min(max(seen[1], first), last)
+    unseen = scores[i, first:begin], scores[i, max(begin, end) : last]
+    fill(unseen[0], LOWEST)
+    fill(unseen[1], LOWEST)
+    most = spread(states[row, dim])
+    for j in range(first, last, 8):
+        most = maximum(load_floats(scores, at + j), most)
+    largest, sums = highest(most), no_floats(0)
+    for j in range(first, last, 8):
+        shares = exponential(subtract(load_floats(scores, at + j), spread(largest)))
+        store_floats(scores, at + j, shares)
+        sums = add(sums, shares)
+    fill(unseen[0], f32(0))
+    fill(unseen[1], f32(0))
+    if largest != states[row, dim]:
+        fade = exp(states[row, dim] - largest)
+        mixed = states[row, :dim]
         for d in range(dim):
             mixed[d] *= fade
-        state[dim] = largest
-        state[dim + 1] *= fade
-    state[dim + 1] += total
+        states[row, dim] = largest
+        states[row, dim + 1] *= fade
+    if begin < end:
+        states[row, dim + 1] += total(sums)
 
 
 # ---- sums of values
@@ -217,7 +240,7 @@ def _mix_four(shares, low, high, values, block, ahead, states, first, count):
     """states[first : first + count, :D] += shares[:count, low:high] . values[block], for two to four rows."""
     size, dim = values.shape[1], values.shape[2]
     at = block * size * dim
-    s, p = times(_four(first, count), dim + 2), times(_four(0, count), size)
+    s, p = times(_four(first, count), dim + 2), times(_four(0, count), shares.shape[1])
     wide, whole = dim // 16 * 16, dim // 8 * 8
     for d in range(0, wide, 16):
         columns = (d, d + 8, d, d + 8, d, d + 8, d, d + 8)
@@ -247,10 +270,10 @@ def _mix_rest(shares, low, high, values, block, begin, state):
     """The same for the dimensions that fill no register."""
     size, dim = values.shape[1], values.shape[2]
     for d in range(begin, dim):
-        total = f32(0)
+        mixed = f32(0)
         for j in range(low, high):
-            total += shares[j] * load_float(values, (block * size + j) * dim + d)
-        state[d] += total
+            mixed += shares[j] * load_float(values, (block * size + j) * dim + d)
+        state[d] += mixed
 
 
 @jit
@@ -260,13 +283,13 @@ def settle(states, out):
     largest = LOWEST
     for s in range(states.shape[0]):
         largest = max(largest, states[s, dim])
-    total = f32(0)
-    out[:] = f32(0)
+    all_shares = f32(0)
+    fill(out, f32(0))
     for s in range(states.shape[0]):
         state = states[s]
         fade = exp(state[dim] - largest)
-        total += state[dim + 1] * fade
+        all_shares += state[dim + 1] * fade
         for d in range(dim):
             out[d] += state[d] * fade
     for d in range(dim):
-        out[d] /= total
+        out[d] /= all_shares

@@ -12,14 +12,16 @@ from numba import carray
 from . import pieces
 from .addresses import chunk_at, floats, numbers_at, row_at, share, source, step_at, target, vector
 from .attention import attend, settle
-from .jit import Code, inlined, jit
-from .memory import float32_at, int8_at, int16_at, int64_at
-from .quantize import quantize_group
-from .simd import load_floats, store_halves
+from .jit import Code, inlined
+from .memory import call_at, float32_at, int8_at, int16_at, int64_at
+from .quantize import LARGEST, TINY, quantize_group
+from .simd import divide, load_floats, store_halves
 from .table import (
     ANGLES,
     BLOCK_SIZE,
     BLOCK_TABLE,
+    CHUNKS,
+    CODE,
     END_LOOK,
     END_ROW,
     FIELDS,
@@ -36,6 +38,7 @@ from .table import (
     POOL_WIDTH,
     POOLS,
     QUERY_TILE,
+    ROW_BYTES,
     ROW_CHUNKS,
     ROWS,
     SINGLE,
@@ -111,7 +114,7 @@ def gather_row(op, numbers, step, row):
     op, step = row_at(op), step_at(step)
     x, width, out = op[FIELDS : FIELDS + 3]
     wanted = carray(int64_at(step[WANTED_ROWS]), step[WANTED])
-    target(out, op, step, width)[row] = floats(x, step[ROWS], width)[wanted[row]]
+    pieces.copy(floats(x, step[ROWS], width)[wanted[row]], target(out, op, step, width)[row])
 
 
 # ---- attention. The fields of its operations begin alike:
@@ -127,7 +130,7 @@ def _heads(op, step):
 
 
 @inlined
-def _turned(op, step, row, norm, eps, head):
+def _turn(op, step, row, norm, eps, head):
     """Normalise and turn a head of a row, in place."""
     dim, rope, half = op[FIELDS + 3 : FIELDS + 6]
     if norm:
@@ -192,67 +195,74 @@ def _cache_int8(op, chunk, g):
     return keys, _scales(op, chunk, g, KEY_SCALES), values, _scales(op, chunk, g, VALUE_SCALES)
 
 
-# How a row's number is put into the cache: strided, as keys stand, or in a row.
-
-
-@jit
-def put_float32(numbers, out):
-    """float32 [D] as they are; gives the scale, of which there is none."""
-    for d in range(out.size):
-        out[d] = numbers[d]
-    return np.float32(0)
-
-
-@jit
-def put_float16(numbers, out):
-    """float32 [D] as float16's bits, to nearest, beyond its range the largest it has."""
-    size = numbers.size
-    whole = np.zeros((size + 7) // 8 * 8, np.float32)
-    whole[:size] = numbers
-    halves = np.empty(whole.size, np.int16)
-    for d in range(0, whole.size, 8):
-        store_halves(halves, d, load_floats(whole, d))
-    for d in range(out.size):
-        out[d] = halves[d]
-    return np.float32(0)
-
-
-@jit
-def put_int8(numbers, out):
-    """float32 [D] as codes of -127 to 127; gives their scale. A NaN makes the scale NaN."""
-    largest = np.float32(0)
-    bad = False
-    for d in range(numbers.size):
-        largest = max(largest, abs(numbers[d]))
-        bad |= not abs(numbers[d]) < np.float32(np.inf)
-    if bad:
-        out[:] = 0
-        return np.float32(np.nan)
-    if largest < np.float32(2.0**-118):
-        out[:] = 0
-        return np.float32(0)
-    inverse = np.float32(127) / largest
-    for d in range(out.size):
-        out[d] = np.int8(np.rint(numbers[d] * inverse))
-    return largest / np.float32(127)
+# How the numbers of one head of a token are put into the cache, float32 [D]: at `at` of a flat array, `stride` apart.
+# They give the scale, which int8 alone has.
 
 
 @inlined
-def _store(op, step, row, g, eps, cache, chunk, put):
-    """Normalise and turn a row's key of one head, and put it and its value into the cache."""
+def _put_float32(numbers, out, at, stride):
+    for d in range(numbers.size):
+        out[at + d * stride] = numbers[d]
+    return np.float32(0)
+
+
+@inlined
+def _put_float16(numbers, out, at, stride):
+    """To nearest; beyond float16's range the largest it has."""
+    size = numbers.size
+    whole = size // 8 * 8
+    eight, halves = np.empty(8, np.float32), np.empty(8, np.int16)
+    for first in range(0, whole, 8):
+        if stride == 1:
+            store_halves(out, at + first, load_floats(numbers, first))
+        else:
+            store_halves(halves, 0, load_floats(numbers, first))
+            for d in range(8):
+                out[at + (first + d) * stride] = halves[d]
+    for d in range(whole, size):
+        eight[0] = numbers[d]
+        store_halves(halves, 0, load_floats(eight, 0))
+        out[at + d * stride] = halves[0]
+    return np.float32(0)
+
+
+@inlined
+def _put_int8(numbers, out, at, stride):
+    """As codes of -127 to 127. With a NaN or an infinity the scale is NaN, and so is whatever is multiplied with it."""
+    largest, finite = np.float32(0), True
+    for d in range(numbers.size):
+        size = abs(numbers[d])
+        largest = max(largest, size)
+        finite &= size < np.float32(np.inf)
+    scale, inverse = np.float32(0), np.float32(0)
+    if not finite:
+        scale = np.float32(np.nan)
+    elif largest >= TINY:
+        scale, inverse = divide(largest, LARGEST), divide(LARGEST, largest)
+    for d in range(numbers.size):
+        out[at + d * stride] = np.int8(np.rint(numbers[d] * inverse)) if inverse > 0 else np.int8(0)
+    return scale
+
+
+@inlined
+def _store(op, numbers, step, piece, cache_of, put):
+    """A row's key and value of one head, the key normalised and turned."""
     num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
+    row, g = piece // kv_heads, piece % kv_heads
+    chunk = _chunk_of(step, row)
     heads = _heads(op, step)[row]
-    key = heads[num_heads + g].copy()
-    _turned(op, step, row, op[FIELDS + 7], eps, key)
+    key = np.empty(dim, np.float32)
+    pieces.copy(heads[num_heads + g], key)
+    _turn(op, step, row, op[FIELDS + 7], numbers_at(numbers)[0], key)
     position = chunk[START] + row - chunk[FIRST_ROW]
     size = _pool(op, chunk)[BLOCK_SIZE]
-    block = _blocks(op, chunk)[position // size - _pool(op, chunk)[FIRST_BLOCK]]
-    keys, key_scales, values, value_scales = cache
-    key_scale = put(key, keys[block, :, position % size])
-    value_scale = put(heads[num_heads + kv_heads + g], values[block, position % size])
+    block, place = _blocks(op, chunk)[position // size - _pool(op, chunk)[FIRST_BLOCK]], position % size
+    keys, key_scales, values, value_scales = cache_of(op, chunk, g)
+    key_scale = put(key, keys.reshape(keys.size), block * dim * size + place, size)
+    value_scale = put(heads[num_heads + kv_heads + g], values.reshape(values.size), (block * size + place) * dim, 1)
     if key_scales.size:
-        key_scales[block, position % size] = key_scale
-        value_scales[block, position % size] = value_scale
+        key_scales[block, place] = key_scale
+        value_scales[block, place] = value_scale
 
 
 @inlined
@@ -261,20 +271,14 @@ def _chunk_of(step, row):
 
 
 @inlined
-def _store_row(op, numbers, step, row, cache_of, put):
-    """A row's keys and values, where a text has several new tokens: before any of them looks at the past."""
-    chunk = _chunk_of(step, row)
-    for g in range(op[FIELDS + 2]):
-        _store(op, step, row, g, numbers_at(numbers)[0], cache_of(op, chunk, g), chunk, put)
-
-
-@inlined
-def _attend_tile(op, numbers, step, piece, cache_of, put):
+def _attend(op_address, numbers, step_address, piece, cache_of):
     """A few queries of one chunk, of the heads of one key-value head, look at one stretch of the past."""
+    op, step = row_at(op_address), step_at(step_address)
     num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
     out, window = op[FIELDS + 10 : FIELDS + 12]
     eps, scale, cap, _ = numbers_at(numbers)
-    g, look, sharing = piece % kv_heads, piece // kv_heads, num_heads // kv_heads
+    looks, sharing = chunk_at(step, step[CHUNKS] - 1)[END_LOOK], num_heads // kv_heads
+    g, look = piece // looks, piece % looks
     index = 0
     while chunk_at(step, index)[END_LOOK] <= look:
         index += 1
@@ -287,20 +291,20 @@ def _attend_tile(op, numbers, step, piece, cache_of, put):
     start = chunk[START] + tile * QUERY_TILE
     begin = max(stretch * STRETCH, max(start - window + 1, 0) if window else 0)
     end = start + n if stretch == stretches - 1 else (stretch + 1) * STRETCH
-    cache = cache_of(op, chunk, g)
     if step[SINGLE] and stretch == stretches - 1:
-        _store(op, step, first, g, eps, cache, chunk, put)
-
+        # nobody but this piece looks at the new token: it does what the operation before this one does for several
+        before = op_address - ROW_BYTES
+        call_at(row_at(before)[CODE], before, numbers, step_address, first * kv_heads + g)
     queries = np.empty((n * sharing, dim), np.float32)
     for i in range(n):
         for h in range(sharing):
             query = queries[i * sharing + h]
-            query[:] = _heads(op, step)[first + i, g * sharing + h]
-            _turned(op, step, first + i, op[FIELDS + 6], eps, query)
+            pieces.copy(_heads(op, step)[first + i, g * sharing + h], query)
+            _turn(op, step, first + i, op[FIELDS + 6], eps, query)
             for d in range(dim):
                 query[d] *= scale
     states = np.empty((n * sharing, dim + 2), np.float32)
-    keys, key_scales, values, value_scales = cache
+    keys, key_scales, values, value_scales = cache_of(op, chunk, g)
     blocks, first_block = _blocks(op, chunk), _pool(op, chunk)[FIRST_BLOCK]
     attend(
         queries, sharing, keys, key_scales, values, value_scales, blocks, first_block,
@@ -312,7 +316,7 @@ def _attend_tile(op, numbers, step, piece, cache_of, put):
         for h in range(sharing):
             state = states[i * sharing + h : i * sharing + h + 1]
             if chunk[FIRST_STATE] >= 0:
-                kept[stretch, g * sharing + h] = state[0]
+                pieces.copy(state[0], kept[stretch, g * sharing + h])
             else:
                 settle(state, result[first + i, g * sharing + h])
 
@@ -326,39 +330,39 @@ def _states(step, chunk, row, num_heads, dim):
 
 
 @Code
-def store_float32(op, numbers, step, row):
+def store_float32(op, numbers, step, piece):
     """Into a cache of float32."""
-    _store_row(row_at(op), numbers, step_at(step), row, _cache_float32, put_float32)
-
-
-@Code
-def store_float16(op, numbers, step, row):
-    """Into a cache of float16."""
-    _store_row(row_at(op), numbers, step_at(step), row, _cache_float16, put_float16)
-
-
-@Code
-def store_int8(op, numbers, step, row):
-    """Into a cache of 8-bit codes."""
-    _store_row(row_at(op), numbers, step_at(step), row, _cache_int8, put_int8)
+    _store(row_at(op), numbers, step_at(step), piece, _cache_float32, _put_float32)
 
 
 @Code
 def attend_float32(op, numbers, step, piece):
     """Over a cache of float32."""
-    _attend_tile(row_at(op), numbers, step_at(step), piece, _cache_float32, put_float32)
+    _attend(op, numbers, step, piece, _cache_float32)
+
+
+@Code
+def store_float16(op, numbers, step, piece):
+    """Into a cache of float16."""
+    _store(row_at(op), numbers, step_at(step), piece, _cache_float16, _put_float16)
 
 
 @Code
 def attend_float16(op, numbers, step, piece):
     """Over a cache of float16."""
-    _attend_tile(row_at(op), numbers, step_at(step), piece, _cache_float16, put_float16)
+    _attend(op, numbers, step, piece, _cache_float16)
+
+
+@Code
+def store_int8(op, numbers, step, piece):
+    """Into a cache of 8-bit codes."""
+    _store(row_at(op), numbers, step_at(step), piece, _cache_int8, _put_int8)
 
 
 @Code
 def attend_int8(op, numbers, step, piece):
     """Over a cache of 8-bit codes."""
-    _attend_tile(row_at(op), numbers, step_at(step), piece, _cache_int8, put_int8)
+    _attend(op, numbers, step, piece, _cache_int8)
 
 
 @Code

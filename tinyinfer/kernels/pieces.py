@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from . import simd
 from .jit import jit
 from .memory import float_bits
 
@@ -49,6 +50,20 @@ def rms_norm(x, weight, eps, out):
 
 
 @jit
+def copy(x, out):
+    """out = x, float32 [n]. An assignment of slices does the same, and takes a second to compile."""
+    for i in range(x.size):
+        out[i] = x[i]
+
+
+@jit
+def fill(x, value):
+    """x = value everywhere, [n]."""
+    for i in range(x.size):
+        x[i] = value
+
+
+@jit
 def add(x, y):
     """x += y, float32 [n]."""
     for i in range(x.size):
@@ -70,7 +85,12 @@ def rotate(head, cos, sin):
 def gated(gate, up, kind, out):
     """activation(gate) * up, float32 [n] each; `kind` is SILU, GELU, GELU_TANH or RELU."""
     if kind == SILU:
-        for i in range(gate.size):
+        whole = gate.size // 8 * 8
+        for i in range(0, whole, 8):
+            x = simd.load_floats(gate, i)
+            below = simd.add(simd.spread(f32(1)), simd.exponential(simd.subtract(simd.no_floats(0), x)))
+            simd.store_floats(out, i, simd.multiply(simd.quotient(x, below), simd.load_floats(up, i)))
+        for i in range(whole, gate.size):
             out[i] = gate[i] / (f32(1) + exp(-gate[i])) * up[i]
     elif kind == GELU_TANH:
         for i in range(gate.size):

@@ -19,7 +19,6 @@ from .table import (
     CODE,
     COUNTED,
     END_LOOK,
-    LINE,
     OF_EACH_LOOK,
     OF_EACH_ROW_OF_SEVERAL,
     OF_THE_WHOLE,
@@ -34,18 +33,18 @@ from .table import (
 
 
 @jit
-def run(table, numbers, steps, counters, shares, patience, waited):
+def run(table, numbers, steps, me, counters, shares, patience, waited):
     """Do every operation of the table together with whoever else is in this call; return when all is done.
 
     table int64 [operations, COLUMNS], numbers float32 [operations, NUMBERS]: written once for a model.
-    steps int64 [shares + 1, ...]: what this step is about, a row for each thread; never changed.
-    counters int64 [(operations + 1) * (shares + 1) * LINE]: zeros, this step's own. A line for what has been claimed of
-    each share of an operation, then one for what has been done; of the last row, the first counts who is here.
+    steps int64 [shares, ...]: what this step is about, a row for each thread; never changed. me: which is this one's.
+    counters int64 [(shares + 1) * operations]: zeros, this step's own. For each share, how much has been claimed of it
+    in each operation; then how much of each is done.
     patience: ticks to wait for others' pieces before giving way. waited int64 [1]: to it are added the ticks of all
     waits beyond that.
     """
-    operations, width = table.shape[0], (shares + 1) * LINE
-    me = min(fetch_add(counters, operations * width, 1), steps.shape[0] - 1)
+    operations = table.shape[0]
+    all_done = shares * operations  # where the counters of what is done begin
     step = steps[me]
     index, all_pieces, done = 0, 0, 0
     while index < operations:
@@ -60,17 +59,16 @@ def run(table, numbers, steps, counters, shares, patience, waited):
             share = (me + turn) % shares
             begin, end = pieces * share // shares, pieces * (share + 1) // shares
             while begin < end:
-                piece = begin + fetch_add(counters, index * width + share * LINE, 1)
+                piece = begin + fetch_add(counters, share * operations + index, 1)
                 if piece >= end:
                     break
                 _do(table, numbers, step, index, parts, piece)
                 done += 1
         all_pieces += pieces
         if op[WAIT]:
-            counter = index * width + shares * LINE
             if done:
-                fetch_add(counters, counter, done)
-            _wait(counters, counter, all_pieces, patience, waited)
+                fetch_add(counters, all_done + index, done)
+            _wait(counters, all_done + index, all_pieces, patience, waited)
             all_pieces = done = 0
         index += parts
 

@@ -38,6 +38,7 @@ from .vectors import (
 # Relaxed float flags go to instructions that have none of their own; with this one an operation stays as written, so
 # that a row of x gives the same floats whatever other rows are multiplied with it.
 _AS_WRITTEN = ("nsz",)
+_FUSED = ("contract",)  # a product and a sum may become one instruction, which rounds once
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
@@ -159,6 +160,65 @@ def multiply_add(builder, a, b, c):
     if backend() == "avx2":
         return call(builder, "llvm.fma.v8f32", f32x8, a, b, c)
     return builder.fadd(builder.fmul(a, b, flags=_AS_WRITTEN), c, flags=_AS_WRITTEN)
+
+
+@operation({(f32x8, f32x8): f32x8})
+def subtract(builder, a, b):
+    """a - b."""
+    return builder.fsub(a, b, flags=_AS_WRITTEN)
+
+
+@operation({(f32x8, f32x8): f32x8})
+def quotient(builder, a, b):
+    """a / b."""
+    return builder.fdiv(a, b, flags=_AS_WRITTEN)
+
+
+@operation({(f32x8, f32x8): f32x8})
+def maximum(builder, a, b):
+    """The larger of each two floats; b's where one is a NaN."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+@operation({(f32x8,): types.float32})
+def highest(builder, a):
+    """The largest of eight floats; NaNs may be passed over."""
+    return _folded(builder, lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b), a)
+
+
+@operation({(f32x8,): types.float32})
+def total(builder, a):
+    """The sum of eight floats."""
+    return _folded(builder, lambda a, b: builder.fadd(a, b, flags=_AS_WRITTEN), a)
+
+
+@operation({(f32x8,): f32x8})
+def exponential(builder, a):
+    """e^a, as `pieces.exp` has it: to about 1e-7 of the value; e^-87.3 below that, e^88 above 88, NaN of NaN."""
+
+    def number(value):
+        return constant(f32x8, value)
+
+    def add_product(x, y, z):
+        return builder.fadd(builder.fmul(x, y, flags=_FUSED), z, flags=_FUSED)
+
+    def product(x, y):
+        return builder.fmul(x, y, flags=_AS_WRITTEN)
+
+    x = builder.select(builder.fcmp_ordered(">", a, number(88.0)), number(88.0), a)
+    x = builder.select(builder.fcmp_ordered("<", x, number(-87.3)), number(-87.3), x)
+    # adding one and a half times 2**23 rounds to a whole number, which then stands in the lower bits
+    shifted = builder.fadd(product(x, number(1.4426950408889634)), number(12582912.0), flags=_AS_WRITTEN)
+    power = builder.sub(builder.bitcast(shifted, i32x8.llvm), constant(i32x8, 0x4B400000))
+    n = builder.fsub(shifted, number(12582912.0), flags=_AS_WRITTEN)
+    r = add_product(n, number(2.12194440e-4), add_product(n, number(-0.693359375), x))
+    y = number(1.9875691500e-4)
+    for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        y = add_product(y, r, number(factor))
+    y = builder.fadd(add_product(y, product(r, r), r), number(1.0), flags=_AS_WRITTEN)
+    scale = builder.shl(builder.add(power, constant(i32x8, 127)), constant(i32x8, 23))
+    value = product(y, builder.bitcast(scale, f32x8.llvm))
+    return builder.select(builder.fcmp_unordered("uno", a, a), a, value)
 
 
 @operation({(types.float32,): f32x8})

@@ -10,6 +10,7 @@
 CODE, OVER, PIECES, COUNTED, PARTS, WAIT, SOURCE_OWN, TARGET_OWN, FIELDS = range(9)
 OF_EACH_ROW, OF_THE_WHOLE, OF_EACH_LOOK, OF_EACH_ROW_OF_SEVERAL = range(4)
 COLUMNS = 24
+ROW_BYTES = 8 * COLUMNS
 NUMBERS = 4  # float32 that go with a row
 
 # What stands in `step`; from ANGLES on, addresses of cosines and sines, a pair for each kind of rotation. Of a step of
@@ -28,7 +29,6 @@ OWN_ROWS = 4  # steps of up to this many rows: working them out twice costs less
 FIRST_ROW, END_ROW, START, END_LOOK, STRETCHES, FIRST_STATE, POOLS = range(7)
 BLOCK_TABLE, KEYS, VALUES, KEY_SCALES, VALUE_SCALES, FIRST_BLOCK, NUM_BLOCKS, BLOCK_SIZE, POOL_WIDTH = range(9)
 
-LINE = 8  # int64s from one counter to the next: no two in one cache line
 QUERY_TILE = 8  # queries that go over a block of keys together
 STRETCH = 128  # positions of the past that the queries of a chunk of one tile look at in one piece
 MOST_REGISTERS = 1 << 16  # what an array over `step` says it has; nothing reads beyond what there is

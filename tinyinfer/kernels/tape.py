@@ -43,12 +43,19 @@ class Tape:
     """The operations of a model, and the buffers that they hand on: float32 [most rows, width], of which a step uses
     the first rows. Operations run over a step's new tokens; with `wanted`, over the rows that need logits.
 
-    Of a buffer that is `own`, threads may each have rows of their own: at a step of few rows, what is written there
-    they work out for themselves.
+    Of a buffer that is `own`, the team's threads each have rows of their own, OWN_ROWS of them after the first
+    `most_rows`: at a step of few rows, what is written there they work out for themselves. A thread that comes late
+    may do so while the others are at a later step; nobody else looks at its rows, and it finds nothing to use them for.
     """
 
     def __init__(self, most_rows: int, kv_dtype: str = "float32", threads: int | None = None):
-        self.most_rows, self.kv_dtype, self._threads = most_rows, kv_dtype, threads
+        self.most_rows, self.kv_dtype = most_rows, kv_dtype
+        self._own_rows = 0
+        if use_compiled():
+            from .threads import team_of
+
+            self._team = team_of(threads)
+            self._own_rows = (self._team.size - 1) * t.OWN_ROWS
         self._names: list[str] = []
         self._rows: list[list[int]] = []
         self._numbers: list[tuple[float, ...]] = []
@@ -62,7 +69,7 @@ class Tape:
 
     def buffer(self, width: int, own: bool = False) -> Array:
         """A place for one operation's result and the next one's input."""
-        array = np.zeros((self.most_rows, width), np.float32)
+        array = np.zeros((self.most_rows + (self._own_rows if own else 0), width), np.float32)
         if own:
             self._own.add(array.ctypes.data)
         return array
@@ -161,7 +168,7 @@ class Tape:
         key = x.ctypes.data, groups
         if key not in self._codes:
             shapes = ((32 * groups, np.int8), (groups, np.float32), (groups, np.float32))
-            self._codes[key] = tuple(np.zeros((self.most_rows, width), dtype) for width, dtype in shapes)
+            self._codes[key] = tuple(np.zeros((len(x), width), dtype) for width, dtype in shapes)
         self._add(name, [x, x.shape[1], *self._codes[key], groups], None, source=x, target=x, **how)
         self._current.add(key)
 
@@ -194,7 +201,7 @@ class Tape:
 
         place = [heads, *shape, rope, half, *norms, pool, layer]
         numbers = eps, scale, cap or 0
-        self._add(f"store_{self.kv_dtype}", place, None, numbers, counted=t.OF_EACH_ROW_OF_SEVERAL)
+        self._add(f"store_{self.kv_dtype}", place, None, numbers, pieces=kv_heads, counted=t.OF_EACH_ROW_OF_SEVERAL)
         self._add(
             f"attend_{self.kv_dtype}", [*place, out, window or 0], twin, numbers,
             pieces=kv_heads, counted=t.OF_EACH_LOOK,
@@ -218,9 +225,7 @@ class Tape:
             row[: len(numbers)] = numbers
         if use_compiled():
             from . import linear, operations
-            from .threads import team_of
 
-            self._team = team_of(self._threads)
             codes = {**vars(operations), **vars(linear)}
             self._table[:, t.CODE] = [codes[name].address for name in self._names]
 
@@ -236,13 +241,14 @@ class Tape:
         team = self._team
         size, waited, began = team.size_for(step.rows), int(team.waited[0]), time.perf_counter()
         patience = team.ticks(PATIENCE_SECONDS)
-        steps = step.registers(*self._shape, size, self.most_rows)
-        counters = np.zeros((len(self._table) + 1) * (size + 1) * t.LINE, np.int64)
-        table, numbers = self._table, self._table_numbers
+        own_from = self.most_rows if (team.size - 1) * t.OWN_ROWS <= self._own_rows else None
+        steps = step.registers(*self._shape, size, own_from)
+        counters = np.zeros(len(self._table) * (size + 1), np.int64)
 
-        def work() -> None:
-            # `step` is named so that a thread which comes late still finds what the registers point to
-            run(table, numbers, steps, counters, size, patience, team.waited) if step else None
+        def work(thread: int) -> None:
+            # the step and the tape are named so that a thread which comes late still finds what there are addresses of
+            if step and self:
+                run(self._table, self._table_numbers, steps, thread, counters, size, patience, team.waited)
 
         team.run(work, size)
         team.note(step.rows, int(team.waited[0]) - waited, time.perf_counter() - began)

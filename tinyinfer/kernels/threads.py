@@ -54,7 +54,7 @@ class Team:
         self._wake = threading.Condition(self._lock)
         self._asleep = 0
         self._offers = np.zeros(1, np.int64)  # how many jobs were ever offered; read without the GIL
-        self._job: tuple[Callable[[], None], int] | None = None
+        self._job: tuple[Callable[[int], None], int] | None = None
         self._missing = 0  # threads that the team does without
         self._pause, self._until = FIRST_PAUSE, 0.0  # how long, and until when
 
@@ -86,10 +86,11 @@ class Team:
             self._until = time.perf_counter() + self._pause
             self._pause = min(LAST_PAUSE, 2 * self._pause)
 
-    def run(self, work: Callable[[], None], size: int | None = None) -> None:
+    def run(self, work: Callable[[int], None], size: int | None = None) -> None:
         """Have `work` called by this thread and, as they come, `size - 1` others; return when this thread's call does.
 
-        By default all join in.
+        By default all join in. `work` is given the number of the thread: 0 for the caller, and always the same for each
+        of the team's own, whatever the job.
 
         `work` claims pieces until none is left, waits for those that others have claimed, and does not raise.
         """
@@ -97,14 +98,14 @@ class Team:
         try:
             if size > 1:
                 self._offer(work, size)
-            work()
+            work(0)
         except BaseException:
-            work()  # Ctrl-C, just before it began: others may be at work, and what was offered must end here
+            work(0)  # Ctrl-C, just before it began: others may be at work, and what was offered must end here
             raise
         if self._job is not None and self._job[0] is work:
             self._job = None  # it holds arrays
 
-    def _offer(self, work: Callable[[], None], size: int) -> None:
+    def _offer(self, work: Callable[[int], None], size: int) -> None:
         if not self._started:
             self._start()
         self._job = work, size
@@ -132,7 +133,7 @@ class Team:
             job = self._job
             if job is not None and index < job[1]:
                 with suppress(Exception):  # whatever it is, the caller's own call tells
-                    job[0]()
+                    job[0](index)
             job = None  # it holds arrays, and this thread may sleep for long
 
     def _sleep_until_offered(self, seen: int) -> None:

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -100,9 +101,9 @@ class Model:
 
     def _step(self, chunks: Sequence[Chunk], rows: int) -> Step:
         counts = [len(chunk.ids) for chunk in chunks]
-        firsts = np.cumsum([0, *counts[:-1]])
-        parts = [np.arange(n)[chunk.logits] + at for chunk, n, at in zip(chunks, counts, firsts, strict=True)]
-        wanted = np.concatenate(parts)
+        firsts = accumulate(counts, initial=0)
+        spans = (range(at, at + n)[chunk.logits] for chunk, n, at in zip(chunks, counts, firsts, strict=False))
+        wanted = np.array([row for span in spans for row in span], np.int64)
         angles = [_angles(rope, chunks) for rope in self.ropes]
         logits = np.empty((len(wanted), self.config.vocab_size), np.float32)
         return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits)
@@ -174,7 +175,7 @@ def _angles(rope: Rope, chunks: Sequence[Chunk]) -> list[np.ndarray]:
     for chunk in chunks:
         start, count = chunk.sequence.length, len(chunk.ids)
         parts.append(rotary_angles(rope, start, count, chunk.text_length or start + count))
-    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+    return [part[0] if len(part) == 1 else np.concatenate(part) for part in zip(*parts, strict=True)]
 
 
 def _norm_weight(config: ModelConfig, array: np.ndarray | None) -> np.ndarray | None:

@@ -10,11 +10,34 @@ import numpy as np
 from .. import reference
 from ..config import Rope
 
+PAGE = 256  # positions whose angles are worked out together and kept
+
 
 def rotary_angles(rope: Rope, start: int, count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines for the `count` positions from `start` on, in a text of `length`: float32 [count, dims / 2]."""
+    """Cosines and sines for the `count` positions from `start` on, in a text of `length`: float32 [count, dims / 2].
+
+    They may be views of arrays that are kept: not to be written to.
+    """
+    length = _length_that_counts(rope, length)
+    if rope.kind == "dynamic":  # other angles at every length
+        return _angles(rope, start, count, length)
+    first, last = start // PAGE, (start + max(count, 1) - 1) // PAGE
+    pages = [_page(rope, number, length) for number in range(first, last + 1)]
+    span = slice(start - first * PAGE, start - first * PAGE + count)
+    if len(pages) == 1:
+        return pages[0][0][span], pages[0][1][span]
+    cos, sin = (np.concatenate(part) for part in zip(*pages, strict=True))
+    return cos[span], sin[span]
+
+
+@lru_cache(maxsize=256)
+def _page(rope: Rope, number: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    return _angles(rope, number * PAGE, PAGE, length)
+
+
+def _angles(rope: Rope, start: int, count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     positions = np.arange(start, start + count, dtype=np.float32)[:, None]
-    angles = positions * _speeds(rope, _length_that_counts(rope, length))
+    angles = positions * _speeds(rope, length)
     magnitude = np.float32(rope.magnitude)
     return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 
