@@ -55,7 +55,8 @@ class Random:
         self._cold: dict[tuple[int, ...], np.ndarray] = {}
         tokenizer = {"eos_token": "<|im_end|>"}
         self.llm = LLM(
-            Checkpoint(Path("random"), self.config, self.tensors, {}, byte_level_tokenizer_json(), tokenizer, TEMPLATE)
+            Checkpoint(Path("random"), self.config, self.tensors, {}, byte_level_tokenizer_json(), tokenizer, TEMPLATE),
+            kv_dtype="float32",  # the tolerance is that of float32
         )
 
     def held(self) -> CachedSequence:

@@ -34,9 +34,9 @@ def copy(tmp_path) -> Path:
     return package
 
 
-def run(package: Path, **environment: str) -> subprocess.CompletedProcess:
+def run(package: Path, script: str = SCRIPT, **environment: str) -> subprocess.CompletedProcess:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "TINYINFER_"))}
-    command = [sys.executable, "-c", SCRIPT]
+    command = [sys.executable, "-c", script]
     place = package.parent
     inherited |= {"PYTHONPATH": str(place), "HOME": str(place), "XDG_CACHE_HOME": str(place / "cache")} | environment
     return subprocess.run(command, env=inherited, cwd=place, capture_output=True, text=True, timeout=120)
@@ -54,6 +54,15 @@ def test_kept_until_any_source_changes(copy):
     negated = "builder.neg(builder.trunc(value, ir.VectorType(INT[8], 8)))"
     simd.write_text(text.replace("builder.trunc(value, ir.VectorType(INT[8], 8))", negated))
     assert run(copy).stdout.split() == ["0", "1", "-127"]
+
+
+def test_who_listens_is_told_once_that_kernels_are_compiled(copy):
+    told = "from tinyinfer.kernels import compiling\ncompiling.listeners.append(print)\n"
+    both = told + SCRIPT + "from tinyinfer.kernels.memory import count_up\ncount_up(np.zeros(1, np.int64), 0)\n"
+    first = run(copy, script=both).stdout.splitlines()
+    assert [line for line in first if line.startswith("compiling kernels")] == first[:1]
+    assert len(first) == 2
+    assert len(run(copy, script=both).stdout.splitlines()) == 1
 
 
 def test_no_place_to_write_costs_one_warning(copy):

@@ -20,6 +20,7 @@ from numba import types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.ccallback import CFunc
 
+from . import compiling
 from .processor import backend
 
 # What lets a sum be vectorised, short of assuming that there are no NaNs and infinities.
@@ -95,6 +96,13 @@ class _Implementation(CompileResultCacheImpl):
 
 class _Cache(FunctionCache):
     _impl_class = _Implementation
+
+    def load_overload(self, signature, target_context):
+        """As Numba's; where there is nothing to load, that is told, since compiling comes next."""
+        found = super().load_overload(signature, target_context)
+        if found is None:
+            compiling.tell()
+        return found
 
     def save_overload(self, signature, compiled) -> None:
         """As Numba's; a disk that is full or gone read-only must not stop a kernel that is compiled and ready."""
