@@ -15,7 +15,7 @@ import pytest
 from tests.kernels.tapes import NO_ROWS, cache_of, plain_step, play
 from tests.tiny_models import random_model, write_model
 from tinyinfer import reference
-from tinyinfer.checkpoint.safetensors import to_bfloat16
+from tinyinfer.checkpoint.safetensors import to_bfloat16, to_float32
 from tinyinfer.kernels import table as t
 from tinyinfer.kernels import twins
 from tinyinfer.kernels.step import Step
@@ -264,6 +264,27 @@ def test_logits_of_a_packed_head(form: str):
         play(lambda tape, last=last: tape.logits(last, weight), step, 2)
         exact, bound = exact_product(rows, weight) if wanted else (np.zeros((0, 275)), 0)
         assert (np.abs(step.logits - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("kind", [*STORED, *FORMS])
+@pytest.mark.parametrize("shape", [(1, 1), (13, 40), (50, 577)], ids=str)
+def test_embedding(kind: str, shape: tuple[int, int]):
+    """A product and a sum in float32 for each number, then one with the factor."""
+    table = random(1, *shape)
+    table = STORED[kind](table) if kind in STORED else quantize(table, kind)
+    ids = np.random.default_rng(0).integers(0, shape[0], 33)
+    for factor in (1.0, 3.5):
+        found = []
+        for team in (None, 1, 3):
+            out, step = np.full((35, shape[1]), UNTOUCHED), plain_step(33)
+            step.ids = ids
+            play(lambda tape, out=out, factor=factor: tape.embed(table, factor, out), step, team)
+            assert (out[33:] == UNTOUCHED).all()
+            found.append(out[:33])
+        plain = to_float32(table) if kind in STORED else dequantize(table)
+        np.testing.assert_array_equal(found[0], plain[ids] * f32(factor))
+        for other in found[1:]:
+            np.testing.assert_allclose(other, found[0], rtol=3e-7, atol=1e-7 * factor)
 
 
 def test_forms_that_differ_in_padding_share_no_codes():

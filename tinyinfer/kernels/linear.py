@@ -96,22 +96,26 @@ def _blocks(op):
 
 
 @inlined
-def _nibbles(op):
+def nibbles(op):
+    """Codes of 4 bits, uint8 [blocks, G, 4, 32]."""
     return carray(uint8_at(op[FIELDS + 10]), (_blocks(op), op[FIELDS + 9], 4, 32))
 
 
 @inlined
-def _bytes(op):
+def code_bytes(op):
+    """Codes of 8 bits, int8 [blocks, G, 8, 32]."""
     return carray(int8_at(op[FIELDS + 10]), (_blocks(op), op[FIELDS + 9], 8, 32))
 
 
 @inlined
-def _half_scales(op):
+def half_scales(op):
+    """Scales of float16 as bits, int16 [blocks, S, 8]."""
     return carray(int16_at(op[FIELDS + 11]), (_blocks(op), op[FIELDS + 13], 8))
 
 
 @inlined
-def _float_scales(op):
+def float_scales(op):
+    """Scales of float32 [blocks, S, 8]."""
     return carray(float32_at(op[FIELDS + 11]), (_blocks(op), op[FIELDS + 13], 8))
 
 
@@ -124,7 +128,7 @@ def linear_int4(op, numbers, step, piece):
     codes, scales, sums = _codes(op, step)
     minimums = carray(int16_at(op[FIELDS + 12]), (_blocks(op) if op[FIELDS + 12] else 0, op[FIELDS + 13], 8))
     matmul_int4(
-        codes, scales, sums, _nibbles(op), _half_scales(op), minimums,
+        codes, scales, sums, nibbles(op), half_scales(op), minimums,
         out, op[FIELDS + 3], op[FIELDS], begin // 8, (end + 7) // 8, accumulate,
     )  # fmt: skip
 
@@ -135,21 +139,21 @@ def _times_int8(op, step, piece, weight_scales):
     out, accumulate = _out(op, step, begin, end)
     codes, scales, _ = _codes(op, step)
     column, rows = op[FIELDS + 3], op[FIELDS]
-    matmul_int8(codes, scales, _bytes(op), weight_scales, out, column, rows, begin // 8, (end + 7) // 8, accumulate)
+    matmul_int8(codes, scales, code_bytes(op), weight_scales, out, column, rows, begin // 8, (end + 7) // 8, accumulate)
 
 
 @Code
 def linear_int8(op, numbers, step, piece):
     """With a weight of 8 bits that has scales of float16."""
     op = row_at(op)
-    _times_int8(op, step_at(step), piece, _half_scales(op))
+    _times_int8(op, step_at(step), piece, half_scales(op))
 
 
 @Code
 def linear_int8_row(op, numbers, step, piece):
     """With a weight of 8 bits that has scales of float32."""
     op = row_at(op)
-    _times_int8(op, step_at(step), piece, _float_scales(op))
+    _times_int8(op, step_at(step), piece, float_scales(op))
 
 
 @inlined
@@ -158,18 +162,18 @@ def _times_nf4(op, step, piece, weight_scales):
     out, accumulate = _out(op, step, begin, end)
     codes, scales, _ = _codes(op, step)
     column, rows = op[FIELDS + 3], op[FIELDS]
-    matmul_nf4(codes, scales, _nibbles(op), weight_scales, out, column, rows, begin // 8, (end + 7) // 8, accumulate)
+    matmul_nf4(codes, scales, nibbles(op), weight_scales, out, column, rows, begin // 8, (end + 7) // 8, accumulate)
 
 
 @Code
 def linear_nf4(op, numbers, step, piece):
     """With a weight of NF4 that has scales of float16."""
     op = row_at(op)
-    _times_nf4(op, step_at(step), piece, _half_scales(op))
+    _times_nf4(op, step_at(step), piece, half_scales(op))
 
 
 @Code
 def linear_nf4_double(op, numbers, step, piece):
     """With a weight of NF4 that has scales of float32."""
     op = row_at(op)
-    _times_nf4(op, step_at(step), piece, _float_scales(op))
+    _times_nf4(op, step_at(step), piece, float_scales(op))

@@ -16,6 +16,9 @@ def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+NO_IDS = np.zeros(0, np.int64)
+
+
 class Step:
     """The chunks of one step, as Python and, by `registers`, as compiled code sees them.
 
@@ -24,10 +27,11 @@ class Step:
     wanted     int64: the rows that need logits
     angles     for each kind of rotation, cosines and sines of all rows, float32 [rows, dims / 2]
     logits     float32 [wanted, vocab], to be written
+    ids        int64 [rows]: the new tokens; for tapes that begin with them
     """
 
-    def __init__(self, sequences: Sequence[CachedTokens], counts: Sequence[int], wanted, angles, logits):
-        self.sequences, self.counts, self.wanted = sequences, counts, wanted
+    def __init__(self, sequences: Sequence[CachedTokens], counts: Sequence[int], wanted, angles, logits, ids=NO_IDS):
+        self.sequences, self.counts, self.wanted, self.ids = sequences, counts, wanted, ids
         self.angles, self.logits = angles, logits
         self.ends = list(accumulate(counts))
         self.rows = self.ends[-1]
@@ -54,6 +58,7 @@ class Step:
             t.ROW_CHUNKS: address(self._row_chunks), t.WANTED_ROWS: address(self.wanted),
             t.LOGITS: address(self.logits), t.STATES: address(self._states), t.NUM_STATES: num_states,
             t.SINGLE: max(self.counts) <= 1, t.OWN: own,
+            t.IDS: address(self.ids),
         }  # fmt: skip
         angles = [address(array) for pair in self.angles for array in pair]
         first_own = [own_from + t.OWN_ROWS * (thread - 1) if own and thread else 0 for thread in range(threads)]

@@ -18,8 +18,8 @@ NUMBERS = 4  # float32 that go with a row
 # and OWN_ROW where in such a buffer this thread's rows begin. SINGLE: no text has more than one new token.
 (
     ROWS, WANTED, CHUNKS, CHUNK_WIDTH, CHUNK_TABLE, ROW_CHUNKS, WANTED_ROWS, LOGITS, STATES, NUM_STATES, SINGLE, OWN,
-    OWN_ROW, ANGLES,
-) = range(14)  # fmt: skip
+    IDS, OWN_ROW, ANGLES,
+) = range(15)  # fmt: skip
 OWN_ROWS = 4  # steps of up to this many rows: working them out twice costs less than handing them over
 
 # A row of the chunk table: the rows it has, the position of the first; tiles of queries and stretches of the past that

@@ -18,7 +18,7 @@ import numpy as np
 from .. import reference
 from ..checkpoint.safetensors import BFLOAT16, to_float32
 from ..errors import BadRequest
-from ..quant import PackedWeight, dequantize
+from ..quant import PackedWeight, dequantize, dequantize_rows
 from ..quant.nf4 import expand_scales
 from . import plain
 from . import table as t
@@ -27,11 +27,11 @@ from .step import Step
 PIECE_BYTES = 1 << 15  # of a weight, claimed by a thread at a time
 STORED = {np.dtype(np.float32): "float32", BFLOAT16: "bfloat16", np.dtype(np.float16): "float16"}
 PACKED = {
-    ("int4", "float16"): "linear_int4",
-    ("int8", "float16"): "linear_int8",
-    ("int8", "float32"): "linear_int8_row",
-    ("nf4", "float16"): "linear_nf4",
-    ("nf4", "float32"): "linear_nf4_double",
+    ("int4", "float16"): "int4",
+    ("int8", "float16"): "int8",
+    ("int8", "float32"): "int8_row",
+    ("nf4", "float16"): "nf4",
+    ("nf4", "float32"): "nf4_double",
 }
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
@@ -62,6 +62,7 @@ class Tape:
         self._twins: list[Callable[[Step], None]] = []
         self._kept: list[Array] = []  # what the table has addresses of
         self._own: set[int] = set()  # addresses of buffers
+        self._weights: dict[int, tuple[Weight, Weight]] = {}  # by id: as given, and as the kernels see it
         self._codes: dict[tuple[int, int], tuple[Array, Array, Array]] = {}  # a buffer as 8-bit codes
         self._current: set[tuple[int, int]] = set()  # which of those are of what the buffer now holds
         self._last_head = 0  # the row of the table that the last operation is done with
@@ -137,23 +138,42 @@ class Tape:
             result = x[:n] @ floats.T + (0 if bias is None else bias)
             np.copyto(target, target + result if add else result)
 
-        if isinstance(weight, np.ndarray):
-            weight = _as_stored(weight)
-        rows = len(weight)
-        where = [rows, out, rows if out is None else out.shape[1], column, bias, add]
+        kind, fields = self._weight(weight)
+        rows, codes = len(weight), [x]
         if isinstance(weight, PackedWeight):
-            weight = expand_scales(weight)
-            groups = weight.codes.shape[1]
-            spans = weight.scales.size // (8 * len(weight.codes))
-            fields = [*self._codes[x.ctypes.data, groups], groups, weight.codes, weight.scales, weight.minimums, spans]
-            name = PACKED[weight.scheme, weight.scales.dtype.name]
-        else:
-            fields = [x, weight.shape[1], weight]
-            name = f"linear_{STORED[weight.dtype]}"
+            codes = self._codes[x.ctypes.data, weight.codes.shape[1]]
+        where = [rows, out, rows if out is None else out.shape[1], column, bias, add]
+        fields = [*where, *codes, *fields]
+        name = f"linear_{kind}"
         self._add(
-            name, [*where, *fields], twin, wanted=out is None, pieces=pieces or _pieces(rows, weight.nbytes),
+            name, fields, twin, wanted=out is None, pieces=pieces or _pieces(rows, weight.nbytes),
             counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
         )  # fmt: skip
+
+    def embed(self, table: Weight, factor: float, out: Array) -> None:
+        """out = the table's rows of the step's tokens, times a factor."""
+
+        def twin(step: Step) -> None:
+            rows = dequantize_rows if isinstance(table, PackedWeight) else lambda table, ids: to_float32(table[ids])
+            out[: step.rows] = rows(table, step.ids) * np.float32(factor)
+
+        kind, fields = self._weight(table)
+        nothing = [0] * (3 if isinstance(table, PackedWeight) else 1)  # where a linear map has what it multiplies
+        self._add(
+            f"embed_{kind}", [len(table), out, out.shape[1], 0, 0, 0, *nothing, *fields], twin, (factor,), target=out
+        )
+
+    def _weight(self, weight: Weight) -> tuple[str, list]:
+        """What kind of weight the kernels see, and the fields that say where it is."""
+        if id(weight) not in self._weights:  # a tied head is the embedding: what is made of it is made once
+            packed = isinstance(weight, PackedWeight)
+            self._weights[id(weight)] = weight, expand_scales(weight) if packed else _as_stored(weight)
+        weight = self._weights[id(weight)][1]
+        if not isinstance(weight, PackedWeight):
+            return STORED[weight.dtype], [weight.shape[1], weight]
+        spans = weight.scales.size // (8 * len(weight.codes))
+        fields = [weight.codes.shape[1], weight.codes, weight.scales, weight.minimums, spans]
+        return PACKED[weight.scheme, weight.scales.dtype.name], fields
 
     def _quantize(self, x: Array, weights: Sequence[Weight], wanted: bool = False) -> None:
         """x as 8-bit codes for the quantized weights among those that follow; in NumPy they take x as it is."""
@@ -224,9 +244,9 @@ class Tape:
         for row, numbers in zip(self._table_numbers, self._numbers, strict=True):
             row[: len(numbers)] = numbers
         if use_compiled():
-            from . import linear, operations
+            from . import embedding, linear, operations
 
-            codes = {**vars(operations), **vars(linear)}
+            codes = {**vars(operations), **vars(linear), **vars(embedding)}
             self._table[:, t.CODE] = [codes[name].address for name in self._names]
 
     def run(self, step: Step) -> None:

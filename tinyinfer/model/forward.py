@@ -23,7 +23,7 @@ from ..checkpoint.safetensors import to_float32
 from ..config import LayerConfig, ModelConfig, Rope
 from ..kernels.step import Step
 from ..kernels.tape import Tape
-from ..reference import embed, softcap
+from ..reference import softcap
 from .names import ModelTensors
 from .rope import rotary_angles
 
@@ -58,7 +58,8 @@ class Model:
             me = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
         self._tape = tape = Tape(MOST_ROWS, kv_dtype, threads)
-        self._x = x = tape.buffer(config.hidden_size)
+        x = tape.buffer(config.hidden_size)
+        tape.embed(tensors.embedding, config.embedding_scale, x)
         layers = Layers(tape, config, x, self.ropes)
         for index in range(config.num_layers):
             layers.write(index, config.layers[index], tensors.layers[index])
@@ -87,10 +88,8 @@ class Model:
             raise ValueError(f"the model keeps keys and values in {self.kv_dtype}, found a cache of {kinds.pop()}")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
-        ids = np.concatenate([chunk.ids for chunk in chunks])
-        step = self._step(chunks, len(ids))
+        step = self._step(chunks)
         with self._turn:
-            self._x[: len(ids)] = embed(self.config, self.tensors, ids)
             self._tape.run(step)
         for chunk in chunks:
             chunk.sequence.advance(len(chunk.ids))
@@ -99,14 +98,15 @@ class Model:
     def _new_turn(self) -> None:
         self._turn = threading.Lock()
 
-    def _step(self, chunks: Sequence[Chunk], rows: int) -> Step:
+    def _step(self, chunks: Sequence[Chunk]) -> Step:
         counts = [len(chunk.ids) for chunk in chunks]
         firsts = accumulate(counts, initial=0)
         spans = (range(at, at + n)[chunk.logits] for chunk, n, at in zip(chunks, counts, firsts, strict=False))
         wanted = np.array([row for span in spans for row in span], np.int64)
         angles = [_angles(rope, chunks) for rope in self.ropes]
         logits = np.empty((len(wanted), self.config.vocab_size), np.float32)
-        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits)
+        ids = np.concatenate([chunk.ids for chunk in chunks]).astype(np.int64, copy=False)
+        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits, ids)
 
 
 class Layers:
