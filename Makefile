@@ -8,12 +8,13 @@ PROMPT ?= What is gravity? Answer in two sentences.
 unexport PROMPT
 export TYPED := $(value PROMPT)
 
-.PHONY: help run test lint clean
+.PHONY: help run test test-arm lint clean
 
 help:
 	@echo "make run              answer a question with a small real model (made ready on first use)"
 	@echo "make run PROMPT='..'  answer yours; MODEL='..' takes another model of the catalogue"
 	@echo "make test             the whole test suite, real models included"
+	@echo "make test-arm         the tests of the kernels as on 64-bit ARM, emulated (Debian; half an hour)"
 	@echo "make lint             ruff: style and formatting"
 	@echo "make clean            remove .venv and caches; pulled models stay in weights/"
 
@@ -23,6 +24,10 @@ run: .venv/run-ready
 
 test: .venv/dev-ready
 	.venv/bin/python -m pytest
+
+# not part of what continuous integration runs
+test-arm: .venv/created
+	tests/run_on_arm.sh .venv/bin/python
 
 lint: .venv/dev-ready
 	.venv/bin/ruff check .

@@ -23,7 +23,8 @@ def test_every_float16_is_widened_exactly():
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     out = np.zeros(halves.size, np.float32)
     widen_all(halves.view(np.int16), out)
-    expected = halves.astype(np.float32)
+    with np.errstate(invalid="ignore"):  # of NaNs that signal, which ARM reports
+        expected = halves.astype(np.float32)
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(np.signbit(out), np.signbit(expected))
 
@@ -62,19 +63,20 @@ def test_folds_see_every_lane(place):
 @jit
 def products(codes, weights, x, levels, out):
     """One instruction group of each kind, as int32 in float32: [4, 8]."""
-    four = simd.broadcast_bytes(x, 0)
+    four, rows = simd.broadcast_bytes(x, 0), simd.no_floats(0)
     nibbles = simd.load_bytes(codes, 0)
     low, high = simd.low_nibbles(nibbles), simd.high_nibbles(nibbles)
     for kind in range(4):
         if kind == 0:
-            sums = simd.row_sums(simd.add_nibble_products(simd.no_nibble_products(0), low, four))
+            sums = simd.row_sums(simd.add_nibble_products(simd.no_nibble_products(0, rows), low, four))
         elif kind == 1:
-            sums = simd.row_sums(simd.add_nibble_products(simd.no_nibble_products(0), high, four))
+            sums = simd.row_sums(simd.add_nibble_products(simd.no_nibble_products(0, rows), high, four))
         elif kind == 2:
-            sums = simd.row_sums(simd.add_products(simd.no_products(0), simd.load_bytes(weights, 0), four))
+            sums = simd.row_sums(simd.add_products(simd.no_products(0, rows), simd.load_bytes(weights, 0), four))
         else:
             looked_up = simd.look_up(low, levels, 0)
-            sums = simd.row_sums(simd.add_level_products(simd.no_level_products(0), looked_up, four))
+            words = simd.broadcast_words(x, 0)
+            sums = simd.level_row_sums(simd.add_level_products(simd.no_level_products(0, rows), looked_up, words))
         simd.store_floats(out, 8 * kind, simd.to_float(sums))
 
 
@@ -136,7 +138,7 @@ def test_a_backend_is_forced_or_refused(monkeypatch):
     assert processor.backend() == "portable"
     processor.backend.cache_clear()
     monkeypatch.setenv("TINYINFER_SIMD", "mmx")
-    with pytest.raises(BadRequest, match="avx2, portable, found 'mmx'"):
+    with pytest.raises(BadRequest, match="portable, found 'mmx'"):
         processor.backend()
 
 

@@ -1,20 +1,36 @@
-"""Products with weights of 32 or 16 bits, compiled: rows as they lie in the file, widened in registers.
+"""Products with weights of 32 or 16 bits: rows as they lie in the file, widened in registers.
 
-With one row of x (decoding) the weights are read once, in order, and that is all the time there is. With many, a few
-rows of the weight are widened once and meet every row of x in tiles, so that what is loaded is used several times.
+A tile is two rows of the weight times a few rows of x. With one row of x (decoding) the weight is read once, in order,
+and that is all the time there is; with many, each number that is loaded is used several times.
 """
 
 from __future__ import annotations
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .jit import jit
+from .jit import inlined, jit
+from .processor import uses
+from .simd import (
+    add,
+    at_most,
+    load_float,
+    load_floats,
+    load_sixteen,
+    look_ahead,
+    multiply_add,
+    plus,
+    pointer,
+    store_float,
+    times,
+    total,
+    zeros_like,
+)
+from .tiles import FOUR, ONE
 
-f32 = types.float32
-TILE = 4  # rows of the weight in a tile
+STEP = 16  # numbers of a row between one look ahead and the next
+_load, LANES = (load_sixteen, 16) if uses("avx512f") else (load_floats, 8)
 
 
 @intrinsic
@@ -40,56 +56,39 @@ def matmul_floats(x, weight, out, column, begin, end):
     x float32 [n, in]; weight [rows, in], float32, uint16 (bfloat16's bits) or int16 (float16's); out [n, width].
     """
     n, size = x.shape
-    if n < 3:
-        for row in range(begin, end):
-            w = weight[row]
-            for t in range(n):
-                v = x[t]
-                total = f32(0)
-                for k in range(v.size):
-                    total += v[k] * widen(w[k])
-                out[t, column + row] += total
-        return
-    wide = np.empty((TILE, size), np.float32)
-    for first in range(begin, end, TILE):
-        rows = min(TILE, end - first)
-        for r in range(TILE):
-            narrow, full = weight[first + min(r, rows - 1)], wide[r]
-            for k in range(size):
-                full[k] = widen(narrow[k])
-        t = 0
-        while t + 2 <= n:
-            _tile_2(x[t], x[t + 1], wide, out[t, column + first :], out[t + 1, column + first :], rows)
-            t += 2
-        if t < n:
-            _tile_2(x[t], x[t], wide, out[t, column + first :], np.empty(TILE, np.float32), rows)
+    last, width = n - 1, out.shape[1]
+    fours = (n + 1) // 4 * 4  # three are done as four, the last twice
+    x, out = pointer(x, 0), pointer(out, column)
+    for t in range(0, fours, 4):
+        for row in range(begin, end, 2):
+            _tile(at_most(plus(FOUR, t), last), row, min(row + 1, end - 1), x, pointer(weight, 0), size, out, width)
+    for t in range(fours, n):
+        for row in range(begin, end, 2):
+            _tile(plus(ONE, t), row, min(row + 1, end - 1), x, pointer(weight, 0), size, out, width)
 
 
-@jit
-def _tile_2(x0, x1, wide, out0, out1, rows):
-    """Two rows of x with four of the weight: eight sums at once."""
-    w0, w1, w2, w3 = wide[0], wide[1], wide[2], wide[3]
-    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = f32(0)
-    for k in range(x0.size):
-        u, v = x0[k], x1[k]
-        a0 += u * w0[k]
-        a1 += u * w1[k]
-        a2 += u * w2[k]
-        a3 += u * w3[k]
-        b0 += v * w0[k]
-        b1 += v * w1[k]
-        b2 += v * w2[k]
-        b3 += v * w3[k]
-    _store(out0, rows, a0, a1, a2, a3)
-    _store(out1, rows, b0, b1, b2, b3)
-
-
-@jit
-def _store(out, rows, s0, s1, s2, s3):
-    out[0] += s0
-    if rows > 1:
-        out[1] += s1
-    if rows > 2:
-        out[2] += s2
-    if rows > 3:
-        out[3] += s3
+@inlined
+def _tile(tokens, row, next_row, x, weight, size, out, width):
+    """Two rows of the weight, which may be the same."""
+    x_at, a_at, b_at = times(tokens, size), row * size, next_row * size
+    a = b = zeros_like(_load(weight, a_at), tokens)
+    for _ in range(size // STEP):
+        look_ahead(weight, a_at)
+        look_ahead(weight, b_at)
+        for _ in range(STEP // LANES):
+            some = _load(x, x_at)
+            a = multiply_add(some, _load(weight, a_at), a)
+            b = multiply_add(some, _load(weight, b_at), b)
+            x_at, a_at, b_at = plus(x_at, LANES), a_at + LANES, b_at + LANES
+    a, b = total(a), total(b)
+    for _ in range(size % STEP):
+        some = load_float(x, x_at)
+        a = multiply_add(some, load_float(weight, a_at), a)
+        b = multiply_add(some, load_float(weight, b_at), b)
+        x_at, a_at, b_at = plus(x_at, 1), a_at + 1, b_at + 1
+    # all are read before any is written: a row that is here twice is added to once
+    places = times(tokens, width)
+    a_places, b_places = plus(places, row), plus(places, next_row)
+    a, b = add(load_float(out, a_places), a), add(load_float(out, b_places), b)
+    store_float(out, a_places, a)
+    store_float(out, b_places, b)

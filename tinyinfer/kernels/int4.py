@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from numba import types
 
-from .jit import inlined, jit
+from .jit import inlined, jit, spliced
 from .simd import (
     add_nibble_products,
     broadcast_bytes,
     broadcast_float,
     high_nibbles,
+    joined,
     load_bytes,
     load_floats,
+    look_ahead,
     low_nibbles,
     multiply,
     multiply_add,
-    no_floats,
     no_nibble_products,
     plus,
-    prefetch,
+    pointer,
     row_sums,
     spread,
     times,
     to_float,
+    zeros_like,
 )
-from .tiles import WIDE, put
+from .tiles import multiply_tiles, put, rows_from
 
-AHEAD = 2048  # bytes of codes to ask memory for before they are needed: by itself the processor looks less far
+f32 = types.float32
 
 
 @jit
@@ -39,48 +41,50 @@ def matmul_int4(x_codes, x_scales, x_sums, codes, scales, minimums, out, column,
     divides G; a weight is scale * code + minimum, or scale * (code - 8) where minimums is empty.
     out float32 [n, ...]; accumulate: add to it. Nothing is checked.
     """
-    n = x_codes.shape[0]
-    for first in range(0, n, WIDE):
-        t, left = first, n - first
-        for block in range(begin, end):
-            if left >= WIDE:
-                many = (t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7)
-                sums_of_many = _tile(many, x_codes, x_scales, x_sums, codes, scales, minimums, block)
-                put(sums_of_many, many, block, out, column, rows, accumulate)
-                continue
-            for u in range(first, n - 1, 2):
-                two = (u, u + 1)
-                sums_of_two = _tile(two, x_codes, x_scales, x_sums, codes, scales, minimums, block)
-                put(sums_of_two, two, block, out, column, rows, accumulate)
-            if left % 2:
-                one = (n - 1,)
-                sums_of_one = _tile(one, x_codes, x_scales, x_sums, codes, scales, minimums, block)
-                put(sums_of_one, one, block, out, column, rows, accumulate)
+    groups, spans = codes.shape[1], scales.shape[1]
+    # -8 times the scale is a minimum too
+    lows, factor = (minimums, f32(1)) if minimums.size else (scales, f32(-8))
+    weight = pointer(codes, 0), groups, pointer(scales, 0), spans, groups // spans, pointer(lows, 0), factor
+    x = x_codes, x_scales, x_sums
+    multiply_tiles(_tile, _rows, _rows, x, weight, out, column, rows, begin, end, accumulate)
+
+
+@spliced
+def _rows(x, first, end):
+    x_codes, x_scales, x_sums = x
+    scales, sums = rows_from(x_scales, first), rows_from(x_sums, first)
+    return rows_from(x_codes, first), x_codes.shape[1], scales, sums, x_scales.shape[1]
 
 
 @inlined
-def _tile(tokens, x_codes, x_scales, x_sums, codes, scales, minimums, block):
-    groups, spans = codes.shape[1], scales.shape[1]
-    x_at, x_scale_at = times(tokens, x_codes.shape[1]), times(tokens, x_scales.shape[1])
-    at, scale_at = block * groups * 128, block * spans * 8
-    total = no_floats(tokens)
-    for _ in range(spans):
-        scale = load_floats(scales, scale_at)
-        minimum = load_floats(minimums, scale_at) if minimums.size else multiply(scale, spread(types.float32(-8)))
-        for _ in range(groups // spans):
-            sums = no_nibble_products(tokens)
-            for line in range(0, 128, 64):
-                prefetch(codes, at + AHEAD + line)
-            for _ in range(4):
-                packed = load_bytes(codes, at)
-                sums = add_nibble_products(sums, low_nibbles(packed), broadcast_bytes(x_codes, x_at))
-                x_at = plus(x_at, 4)
-                sums = add_nibble_products(sums, high_nibbles(packed), broadcast_bytes(x_codes, x_at))
-                x_at = plus(x_at, 4)
-                at += 32
-            scaled = multiply(scale, broadcast_float(x_scales, x_scale_at))
-            total = multiply_add(to_float(row_sums(sums)), scaled, total)
-            total = multiply_add(minimum, broadcast_float(x_sums, x_scale_at), total)
-            x_scale_at = plus(x_scale_at, 1)
-        scale_at += 8
-    return total
+def _tile(tokens, blocks, x, weight, where):
+    x_codes, x_width, x_scales, x_sums, x_groups = x
+    codes, groups, scales, spans, span, lows, factor = weight
+    x_at, x_scale_at = times(tokens, x_width), times(tokens, x_groups)
+    at, scale_at = times(blocks, groups * 128), times(blocks, spans * 8)
+    total = zeros_like(joined(load_floats(scales, scale_at)), tokens)
+    left = span
+    for _ in range(groups):
+        look_ahead(codes, at)
+        look_ahead(codes, plus(at, 64))
+        look_ahead(scales, scale_at)
+        look_ahead(lows, scale_at)
+        scale = joined(load_floats(scales, scale_at))
+        sums = no_nibble_products(tokens, scale)
+        for _ in range(4):
+            packed = joined(load_bytes(codes, at))
+            sums = add_nibble_products(sums, low_nibbles(packed), broadcast_bytes(x_codes, x_at))
+            x_at = plus(x_at, 4)
+            sums = add_nibble_products(sums, high_nibbles(packed), broadcast_bytes(x_codes, x_at))
+            x_at = plus(x_at, 4)
+            at = plus(at, 32)
+        scaled = multiply(scale, broadcast_float(x_scales, x_scale_at))
+        total = multiply_add(to_float(row_sums(sums)), scaled, total)
+        low = multiply(joined(load_floats(lows, scale_at)), spread(factor))
+        total = multiply_add(low, broadcast_float(x_sums, x_scale_at), total)
+        x_scale_at = plus(x_scale_at, 1)
+        left -= 1
+        if left == 0:
+            left = span
+            scale_at = plus(scale_at, 8)
+    put(total, tokens, blocks, where)

@@ -65,6 +65,14 @@ def inlined(function: Callable) -> Callable:
     return numba.njit(function, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
 
 
+def spliced(function: Callable) -> Callable:
+    """A part of kernels whose text goes into each function that uses it; for what is short, or is used once.
+
+    What is `inlined` is compiled by itself first, and once more with each function around it.
+    """
+    return numba.njit(function, inline="always", **_OPTIONS)
+
+
 def _warn() -> None:
     # always from this line and in these words, so that Python shows it once
     warnings.warn("no folder to keep compiled kernels in can be written, so each start compiles them anew")

@@ -8,30 +8,31 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .jit import inlined, jit
+from .jit import inlined, jit, spliced
 from .simd import (
     add_level_products,
-    broadcast_bytes,
     broadcast_float,
+    broadcast_words,
     high_nibbles,
+    joined,
+    level_row_sums,
     load_bytes,
     load_floats,
+    look_ahead,
     look_up,
     low_nibbles,
     multiply,
     multiply_add,
-    no_floats,
     no_level_products,
     plus,
-    prefetch,
-    row_sums,
+    pointer,
     spread,
+    store_words,
     times,
     to_float,
+    zeros_like,
 )
-from .tiles import WIDE, put
-
-AHEAD = 2048  # bytes of codes to ask memory for before they are needed: by itself the processor looks less far
+from .tiles import multiply_tiles, put, rows_from
 
 ONE = 32767  # what stands for the level 1.0
 # The quantiles of QLoRA (https://arxiv.org/abs/2305.14314, appendix E), off by at most half of 1 / ONE.
@@ -57,45 +58,49 @@ def matmul_nf4(x_codes, x_scales, codes, scales, out, column, rows, begin, end, 
     (float16's bits) or float32: the largest magnitude of each block of weights, which the level 1 stands for.
     out float32 [n, ...]; accumulate: add to it. Nothing is checked.
     """
-    n = x_codes.shape[0]
-    for first in range(0, n, WIDE):
-        t, left = first, n - first
-        for block in range(begin, end):
-            if left >= WIDE:
-                many = (t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7)
-                put(_tile(many, x_codes, x_scales, codes, scales, block), many, block, out, column, rows, accumulate)
-                continue
-            for u in range(first, n - 1, 2):
-                two = (u, u + 1)
-                put(_tile(two, x_codes, x_scales, codes, scales, block), two, block, out, column, rows, accumulate)
-            if left % 2:
-                one = (n - 1,)
-                put(_tile(one, x_codes, x_scales, codes, scales, block), one, block, out, column, rows, accumulate)
+    groups, spans = codes.shape[1], scales.shape[1]
+    weight = pointer(codes, 0), groups, pointer(scales, 0), spans, groups // spans, pointer(LEVELS, 0)
+    x = x_codes, x_scales
+    multiply_tiles(_tile, _wide_rows, _wide_rows, x, weight, out, column, rows, begin, end, accumulate)
+
+
+@spliced
+def _wide_rows(x, first, end):
+    """Codes widened to 16 bits: once, and not for each block of the weight."""
+    x_codes, x_scales = x
+    width, codes = x_codes.shape[1], rows_from(x_codes, first)
+    words = np.empty((end - first) * width, np.int16)
+    for at in range(0, words.size, 32):
+        store_words(words, at, load_bytes(codes, at))
+    return words, width, rows_from(x_scales, first), x_scales.shape[1]
 
 
 @inlined
-def _tile(tokens, x_codes, x_scales, codes, scales, block):
-    groups, spans = codes.shape[1], scales.shape[1]
-    x_at, x_scale_at = times(tokens, x_codes.shape[1]), times(tokens, x_scales.shape[1])
-    at, scale_at = block * groups * 128, block * spans * 8
-    total = no_floats(tokens)
-    for _ in range(spans):
-        scale = multiply(load_floats(scales, scale_at), spread(types.float32(1 / ONE)))
-        for _ in range(groups // spans):
-            sums = no_level_products(tokens)
-            for line in range(0, 128, 64):
-                prefetch(codes, at + AHEAD + line)
-            for _ in range(4):
-                packed = load_bytes(codes, at)
-                low = look_up(low_nibbles(packed), LEVELS, 0)
-                sums = add_level_products(sums, low, broadcast_bytes(x_codes, x_at))
-                x_at = plus(x_at, 4)
-                high = look_up(high_nibbles(packed), LEVELS, 0)
-                sums = add_level_products(sums, high, broadcast_bytes(x_codes, x_at))
-                x_at = plus(x_at, 4)
-                at += 32
-            scaled = multiply(scale, broadcast_float(x_scales, x_scale_at))
-            total = multiply_add(to_float(row_sums(sums)), scaled, total)
-            x_scale_at = plus(x_scale_at, 1)
-        scale_at += 8
-    return total
+def _tile(tokens, blocks, x, weight, where):
+    x_codes, x_width, x_scales, x_groups = x
+    codes, groups, scales, spans, span, levels = weight
+    x_at, x_scale_at = times(tokens, x_width), times(tokens, x_groups)
+    at, scale_at = times(blocks, groups * 128), times(blocks, spans * 8)
+    total = zeros_like(joined(load_floats(scales, scale_at)), tokens)
+    left = span
+    for _ in range(groups):
+        look_ahead(codes, at)
+        look_ahead(codes, plus(at, 64))
+        look_ahead(scales, scale_at)
+        scale = multiply(joined(load_floats(scales, scale_at)), spread(types.float32(1 / ONE)))
+        sums = no_level_products(tokens, scale)
+        for _ in range(4):
+            packed = joined(load_bytes(codes, at))
+            sums = add_level_products(sums, look_up(low_nibbles(packed), levels, 0), broadcast_words(x_codes, x_at))
+            x_at = plus(x_at, 4)
+            sums = add_level_products(sums, look_up(high_nibbles(packed), levels, 0), broadcast_words(x_codes, x_at))
+            x_at = plus(x_at, 4)
+            at = plus(at, 32)
+        scaled = multiply(scale, broadcast_float(x_scales, x_scale_at))
+        total = multiply_add(to_float(level_row_sums(sums)), scaled, total)
+        x_scale_at = plus(x_scale_at, 1)
+        left -= 1
+        if left == 0:
+            left = span
+            scale_at = plus(scale_at, 8)
+    put(total, tokens, blocks, where)

@@ -8,18 +8,16 @@ from .jit import inlined, jit
 from .simd import (
     add,
     divide,
+    first_lanes,
     float_of_bits,
     larger,
     largest_of,
-    load_float,
-    load_floats,
+    load_masked,
     magnitude_bits,
-    no_floats,
     scaled_to_int,
     spread,
     store_bytes,
     sum_of,
-    with_lane,
 )
 
 GROUP = 32
@@ -55,7 +53,7 @@ def quantize_group(x, row, group, codes, scales, sums):
     scale, inverse = np.float32(0), np.float32(0)
     if bits >= _INFINITY_BITS:
         scale = np.float32(np.nan)
-        a = b = c = d = no_floats(0)
+        a = b = c = d = spread(np.float32(0))
     elif bits >= _TINY_BITS:
         scale = divide(float_of_bits(bits), LARGEST)
         inverse = divide(LARGEST, float_of_bits(bits))
@@ -73,9 +71,4 @@ def quantize_group(x, row, group, codes, scales, sums):
 @inlined
 def _load_up_to(count, x, at):
     """Eight floats, or the first `count` of them and zeros."""
-    if count >= 8:
-        return load_floats(x, at)
-    vector = no_floats(0)
-    for i in range(count):
-        vector = with_lane(vector, i, load_float(x, at + i))
-    return vector
+    return load_masked(x, at, first_lanes(count, spread(np.float32(0))))

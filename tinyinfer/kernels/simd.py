@@ -7,8 +7,12 @@ of where its rows start is longer. An operation on tuples is that many machine i
 Arrays must be C-contiguous. An `index` counts elements from the first, in any number of dimensions, and nothing checks
 that it is inside. Float16 arrays come as their bits, int16.
 
+A kernel may also take sixteen rows of a weight at once, where registers are as wide: its vectors then have twice the
+lanes. What is the same for all rows has eight lanes all the same.
+
 Operations that differ between processors are in the last section, each with the instructions of AVX2 and with plain
-vector code that LLVM translates for any processor; both give the same integers.
+vector code that LLVM translates for any processor; those of VNNI
+are in vnni.py, those of NEON in neon.py. All give the same integers.
 """
 
 from __future__ import annotations
@@ -16,22 +20,34 @@ from __future__ import annotations
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
-from .processor import backend
+from . import neon, vnni
+from .processor import uses
 from .vectors import (
     INT,
+    ChosenVector,
     call,
     constant,
     f32x8,
+    f32x16,
+    i1x8,
+    i1x16,
     i8x32,
+    i8x64,
     i16x16,
     i16x32,
+    i16x64,
     i32x8,
     i32x16,
+    i32x32,
+    i64x8,
     operation,
+    pointer_to,
     read,
     repeated,
     shuffled,
+    u8x32,
     write,
 )
 
@@ -45,7 +61,7 @@ _FUSED = ("contract",)  # a product and a sum may become one instruction, which 
 _BYTES = (types.int8[::1], types.uint8[::1])
 _FLOATS = types.float32[::1]
 _INDEX = types.intp
-_NUMBERS = (_FLOATS, types.int16[::1], types.int8[::1])
+_NUMBERS = (_FLOATS, types.int16[::1], types.uint16[::1], types.int8[::1])
 
 
 @operation({(_INDEX, _INDEX): _INDEX})
@@ -60,17 +76,32 @@ def times(builder, index, amount):
     return builder.mul(index, amount)
 
 
+@operation({(_INDEX, _INDEX): _INDEX})
+def at_most(builder, index, most):
+    """The smaller of two indices: for tuples of them."""
+    return builder.select(builder.icmp_signed("<", index, most), index, most)
+
+
 @operation({(array, _INDEX): i8x32 for array in _BYTES})
 def load_bytes(builder, array, index):
     """32 bytes, as i8x32."""
     return read(builder, array, index, i8x32.llvm)
 
 
-@operation({(array, _INDEX): i8x32 for array in _BYTES})
+@operation({(types.int8[::1], _INDEX): i8x32, (types.uint8[::1], _INDEX): u8x32})
 def broadcast_bytes(builder, array, index):
-    """Four bytes of an array, eight times: i8x32."""
+    """Four bytes of an array, eight times: i8x32 or u8x32."""
     four = read(builder, array, index, INT[32])
     return builder.bitcast(repeated(builder, four, i32x8), i8x32.llvm)
+
+
+@operation({(types.int8[::1], _INDEX): i16x32, (types.int16[::1], _INDEX): i16x32})
+def broadcast_words(builder, array, index):
+    """Four int8 or int16 of an array as int16, eight times: i16x32."""
+    if array.type.pointee == INT[16]:
+        return builder.bitcast(repeated(builder, read(builder, array, index, INT[64]), i64x8), i16x32.llvm)
+    four = read(builder, array, index, INT[32])
+    return builder.sext(builder.bitcast(repeated(builder, four, i32x8), i8x32.llvm), i16x32.llvm)
 
 
 @operation({(_FLOATS, _INDEX): f32x8})
@@ -80,24 +111,82 @@ def broadcast_float(builder, array, index):
 
 
 @operation({(array, _INDEX): f32x8 for array in _NUMBERS})
-def load_floats(builder, array, index):
-    """Eight floats, f32x8: from a float32 array, from float16's bits in an int16 one, or from int8."""
-    return _widened(builder, read(builder, array, index, ir.VectorType(array.type.pointee, 8)))
+def load_floats(builder, array, index, *, kinds):
+    """Eight numbers as f32x8: of a float32 array, float16's bits in int16, bfloat16's in uint16, or int8."""
+    return _widened(builder, read(builder, array, index, ir.VectorType(array.type.pointee, 8)), kinds[0].dtype)
 
 
-def _widened(builder, numbers):
-    """Eight numbers as f32x8, exactly."""
-    if numbers.type == f32x8.llvm:
+@operation({(array, _INDEX): f32x16 for array in _NUMBERS})
+def load_sixteen(builder, array, index, *, kinds):
+    """Sixteen floats, from the arrays that `load_floats` takes, where registers are as wide."""
+    return _widened(builder, read(builder, array, index, ir.VectorType(array.type.pointee, 16)), kinds[0].dtype)
+
+
+def _widened(builder, numbers, kind):
+    """Numbers as float32, exactly."""
+    if kind == types.float32:
         return numbers
-    if numbers.type.element == INT[16]:
+    if kind == types.int16:
         return _widen_half(builder, numbers)
-    return builder.sitofp(builder.sext(numbers, i32x8.llvm), f32x8.llvm)
+    lanes = numbers.type.count
+    if kind == types.int8:
+        return builder.sitofp(
+            builder.sext(numbers, ir.VectorType(INT[32], lanes)), ir.VectorType(ir.FloatType(), lanes)
+        )
+    upper = builder.zext(numbers, ir.VectorType(INT[32], lanes))
+    shifted = builder.shl(upper, ir.Constant(upper.type, [16] * lanes))
+    return builder.bitcast(shifted, ir.VectorType(ir.FloatType(), lanes))
 
 
-@operation({(_FLOATS, _INDEX, f32x8): types.void})
+@operation({(_FLOATS, _INDEX, kind): types.void for kind in (f32x8, f32x16)})
 def store_floats(builder, array, index, value):
-    """array[index : index + 8] = value."""
+    """array[index : index + 8] = value; or sixteen."""
     write(builder, array, index, value)
+
+
+@operation({(_INDEX, f32x8): i1x8, (_INDEX, f32x16): i1x16})
+def first_lanes(builder, count, like):
+    """Which are the first `count` lanes, of as many as a vector has."""
+    lanes = like.type.count
+    places = ir.Constant(ir.VectorType(INT[64], lanes), list(range(lanes)))
+    counts = builder.insert_element(ir.Constant(places.type, ir.Undefined), count, ir.Constant(INT[32], 0))
+    return builder.icmp_signed("<", places, shuffled(builder, counts, counts, [0] * lanes))
+
+
+@operation({(_FLOATS, _INDEX, i1x8): f32x8, (_FLOATS, _INDEX, i1x16): f32x16})
+def load_masked(builder, array, index, which):
+    """Floats from an index for the lanes that are set, zeros for others, whose memory is not touched."""
+    result = f32x8 if which.type.count == 8 else f32x16
+    address = builder.bitcast(builder.gep(array, [index]), result.llvm.as_pointer())
+    arguments = address, ir.Constant(INT[32], 1), which, constant(result, 0.0)
+    return call(builder, f"llvm.masked.load.{_masked(which)}", result, *arguments)
+
+
+@operation({(_FLOATS, _INDEX, i1x8, f32x8): types.void, (_FLOATS, _INDEX, i1x16, f32x16): types.void})
+def store_masked(builder, array, index, which, value):
+    """Store the lanes of a vector that are set, and leave others as they are."""
+    address = builder.bitcast(builder.gep(array, [index]), value.type.as_pointer())
+    arguments = value, address, ir.Constant(INT[32], 1), which
+    function = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+    name = f"llvm.masked.store.{_masked(which)}"
+    builder.call(cgutils.get_or_insert_function(builder.module, function, name), arguments)
+
+
+def _masked(which) -> str:
+    lanes = which.type.count
+    return f"v{lanes}f32.p0v{lanes}f32"
+
+
+@operation({(types.int16[::1], _INDEX, i8x32): types.void})
+def store_words(builder, array, index, value):
+    """array[index : index + 32] = bytes with sign, as int16."""
+    write(builder, array, index, builder.sext(value, i16x32.llvm))
+
+
+@operation({(types.uint8[::1], _INDEX, i8x32): types.void})
+def store_raised(builder, array, index, value):
+    """array[index : index + 32] = bytes with sign, with 128 added."""
+    write(builder, array, index, builder.xor(value, constant(i8x32, -128)))
 
 
 @operation({(types.int8[::1], _INDEX, i32x8): types.void})
@@ -109,21 +198,35 @@ def store_bytes(builder, array, index, value):
 @operation({(array, _INDEX): types.void for array in (*_BYTES, *_NUMBERS)})
 def prefetch(builder, array, index):
     """Ask for the cache line at an index, which may lie outside the array."""
-    address = builder.bitcast(builder.gep(array, [index]), INT[8].as_pointer())
+    _prefetch(builder, builder.gep(array, [index]), 0, 3)
+
+
+# Bytes ahead of what is being read, to ask memory for: by itself the processor looks less far. First from memory to a
+# middle cache, then from there, so that more requests are under way than the nearest cache can wait for.
+_SOON, _EARLY = 1024, 4096
+
+
+@operation({(array, _INDEX): types.void for array in (*_BYTES, *_NUMBERS)})
+def look_ahead(builder, array, index):
+    """Ask for the cache lines that come some way after that of an index, when an array is read from end to end."""
+    address = builder.gep(array, [index])
+    _prefetch(builder, address, _SOON, 3)
+    _prefetch(builder, address, _EARLY, 2)
+
+
+def _prefetch(builder, address, distance, nearness):
+    address = builder.gep(builder.bitcast(address, INT[8].as_pointer()), [ir.Constant(INT[64], distance)])
     function = ir.FunctionType(ir.VoidType(), [address.type] + [INT[32]] * 3)
     hint = cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8")
-    builder.call(hint, [address, *(ir.Constant(INT[32], number) for number in (0, 3, 1))])  # to read, keep, data
+    builder.call(hint, [address, *(ir.Constant(INT[32], number) for number in (0, nearness, 1))])  # to read; data
 
 
 @operation({(array, _INDEX): types.float32 for array in _NUMBERS})
-def load_float(builder, array, index):
+def load_float(builder, array, index, *, kinds):
     """One number as float32, from the arrays that `load_floats` takes."""
-    one = read(builder, array, index, array.type.pointee)
-    if one.type == ir.FloatType():
-        return one
-    nothing = ir.Constant(ir.VectorType(one.type, 8), None)
-    first = ir.Constant(INT[32], 0)
-    return builder.extract_element(_widened(builder, builder.insert_element(nothing, one, first)), first)
+    one, first = read(builder, array, index, array.type.pointee), ir.Constant(INT[32], 0)
+    eight = builder.insert_element(ir.Constant(ir.VectorType(one.type, 8), None), one, first)
+    return builder.extract_element(_widened(builder, eight, kinds[0].dtype), first)
 
 
 @operation({(types.int16[::1], _INDEX, f32x8): types.void})
@@ -141,31 +244,36 @@ def store_float(builder, array, index, value):
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-@operation({(kind, kind): kind for kind in (i16x16, i32x8, i32x16, f32x8)} | {(types.float32,) * 2: types.float32})
+@operation(
+    {(kind, kind): kind for kind in (i16x16, i32x8, i32x16, f32x8, f32x16)} | {(types.float32,) * 2: types.float32}
+)
 def add(builder, a, b):
     """a + b, for vectors of any kind, and plain float32."""
     kind = a.type.element if isinstance(a.type, ir.VectorType) else a.type
     return builder.fadd(a, b, flags=_AS_WRITTEN) if kind == ir.FloatType() else builder.add(a, b)
 
 
-@operation({(f32x8, f32x8): f32x8})
-def multiply(builder, a, b):
-    """a * b."""
-    return builder.fmul(a, b, flags=_AS_WRITTEN)
-
-
-@operation({(f32x8, f32x8, f32x8): f32x8})
-def multiply_add(builder, a, b, c):
-    """a * b + c: rounded once with AVX2, which has an instruction for it, and twice in plain code."""
-    if backend() == "avx2":
-        return call(builder, "llvm.fma.v8f32", f32x8, a, b, c)
-    return builder.fadd(builder.fmul(a, b, flags=_AS_WRITTEN), c, flags=_AS_WRITTEN)
-
-
-@operation({(f32x8, f32x8): f32x8})
+@operation({(kind, kind): kind for kind in (i32x8, i32x16, f32x8)})
 def subtract(builder, a, b):
     """a - b."""
-    return builder.fsub(a, b, flags=_AS_WRITTEN)
+    return builder.fsub(a, b, flags=_AS_WRITTEN) if a.type == f32x8.llvm else builder.sub(a, b)
+
+
+@operation({(f32x8, f32x8): f32x8, (f32x16, f32x8): f32x16})
+def multiply(builder, a, b):
+    """a * b; where a has sixteen lanes, b goes with both halves."""
+    return builder.fmul(a, _for_rows_of(builder, a, b), flags=_AS_WRITTEN)
+
+
+@operation({(kind,) * 3: kind for kind in (f32x8, f32x16, types.float32)} | {(f32x16, f32x8, f32x16): f32x16})
+def multiply_add(builder, a, b, c):
+    """a * b + c: rounded once where there is an instruction for it, with AVX2 and NEON, and twice in plain code."""
+    b = _for_rows_of(builder, a, b)
+    if uses("fma") or uses("neon"):
+        name = f"llvm.fma.v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "llvm.fma.f32"
+        function = ir.FunctionType(a.type, [a.type] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, function, name), [a, b, c])
+    return builder.fadd(builder.fmul(a, b, flags=_AS_WRITTEN), c, flags=_AS_WRITTEN)
 
 
 @operation({(f32x8, f32x8): f32x8})
@@ -184,12 +292,6 @@ def maximum(builder, a, b):
 def highest(builder, a):
     """The largest of eight floats; NaNs may be passed over."""
     return _folded(builder, lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b), a)
-
-
-@operation({(f32x8,): types.float32})
-def total(builder, a):
-    """The sum of eight floats."""
-    return _folded(builder, lambda a, b: builder.fadd(a, b, flags=_AS_WRITTEN), a)
 
 
 @operation({(f32x8,): f32x8})
@@ -221,6 +323,11 @@ def exponential(builder, a):
     return builder.select(builder.fcmp_unordered("uno", a, a), a, value)
 
 
+def _for_rows_of(builder, a, b):
+    """b, or b twice where a has twice the lanes."""
+    return b if a.type == b.type else shuffled(builder, b, b, [*range(8)] * 2)
+
+
 @operation({(types.float32,): f32x8})
 def spread(builder, value):
     """Eight times the same float32."""
@@ -239,10 +346,10 @@ def with_lane(builder, vector, index, value):
     return builder.insert_element(vector, value, index)
 
 
-@operation({(i32x8,): f32x8})
+@operation({(i32x8,): f32x8, (i32x16,): f32x16})
 def to_float(builder, a):
     """Integers as float32, rounded where they have more than 24 bits."""
-    return builder.sitofp(a, f32x8.llvm)
+    return builder.sitofp(a, ir.VectorType(ir.FloatType(), a.type.count))
 
 
 @operation({(f32x8, f32x8): i32x8})
@@ -282,6 +389,18 @@ def _folded(builder, combine, vector):
     return builder.extract_element(vector, ir.Constant(INT[32], 0))
 
 
+@operation({(f32x8,): types.float32, (f32x16,): types.float32})
+def total(builder, a):
+    """The sum of all floats of a vector."""
+
+    def add_floats(a, b):
+        return builder.fadd(a, b, flags=_AS_WRITTEN)
+
+    if a.type.count == 16:
+        a = add_floats(*(shuffled(builder, a, a, range(first, first + 8)) for first in (0, 8)))
+    return _folded(builder, add_floats, a)
+
+
 @operation({(i32x8,): types.int32})
 def sum_of(builder, a):
     """The sum of eight integers."""
@@ -300,16 +419,44 @@ def float_of_bits(builder, bits):
     return builder.bitcast(builder.trunc(bits, INT[32]), ir.FloatType())
 
 
-@operation({(i8x32,): i8x32})
+@operation({(i8x32,): i8x32, (i8x64,): i8x64})
 def low_nibbles(builder, a):
     """The lower four bits of each byte, 0..15."""
-    return builder.and_(a, constant(i8x32, 15))
+    return builder.and_(a, ir.Constant(a.type, [15] * a.type.count))
 
 
-@operation({(i8x32,): i8x32})
+@operation({(i8x32,): i8x32, (i8x64,): i8x64})
 def high_nibbles(builder, a):
     """The upper four bits of each byte, 0..15."""
-    return builder.lshr(a, constant(i8x32, 4))
+    return builder.lshr(a, ir.Constant(a.type, [4] * a.type.count))
+
+
+@intrinsic
+def pointer(typing_context, array, index):
+    """A pointer to an element of an array, or of what a pointer points to: operations take it as an array."""
+    if isinstance(array, types.Array) and array.layout != "C":
+        return None
+    kind = array if isinstance(array, types.CPointer) else types.CPointer(array.dtype)
+
+    def generate(context, builder, signature, arguments):
+        return builder.gep(pointer_to(context, builder, signature.args[0], arguments[0]), [arguments[1]])
+
+    return kind(array, types.intp), generate
+
+
+_JOINED = {i8x32: i8x64, f32x8: f32x16}
+
+
+@intrinsic
+def joined(typing_context, parts):
+    """The vectors of a tuple as one: those of one block of rows, or of two."""
+    kind = parts.dtype
+
+    def generate(context, builder, signature, arguments):
+        vectors = cgutils.unpack_tuple(builder, arguments[0])
+        return vectors[0] if len(vectors) == 1 else shuffled(builder, *vectors, range(2 * kind.llvm.count))
+
+    return (kind if parts.count == 1 else _JOINED[kind])(parts), generate
 
 
 # --- products of bytes, and what else differs between processors ------------------------------------------------------
@@ -318,22 +465,31 @@ def high_nibbles(builder, a):
 # as hold them, and `row_sums` then adds the lanes of each row, for rows in order.
 
 
-@operation({(_INDEX,): i16x16})
-def no_nibble_products(builder, like):
-    """Sums for `add_nibble_products` to begin with, one for each of a tuple of indices."""
-    return constant(i16x16, 0)
+def _has_vnni() -> bool:
+    return uses("avx512vnni") or uses("avxvnni")
 
 
-@operation({(_INDEX,): i32x8})
-def no_products(builder, like):
-    """Sums for `add_products` to begin with, one for each of a tuple of indices."""
-    return constant(i32x8, 0)
+nibble_sums = ChosenVector("nibble_sums", lambda: i32x8 if _has_vnni() or uses("dotprod") else i16x16)
+level_sums = ChosenVector("level_sums", lambda: i32x8 if uses("neon") else i32x16)
 
 
-@operation({(_INDEX,): i32x16})
-def no_level_products(builder, like):
-    """Sums for `add_level_products` to begin with, one for each of a tuple of indices."""
-    return constant(i32x16, 0)
+@operation({(_INDEX, f32x8): nibble_sums, (_INDEX, f32x16): i32x16})
+def no_nibble_products(builder, like, rows):
+    """Sums for `add_nibble_products` to begin with, for as many rows as a vector has; one for each of a tuple of
+    indices."""
+    return constant(nibble_sums if rows.type == f32x8.llvm else i32x16, 0)
+
+
+@operation({(_INDEX, f32x8): i32x8, (_INDEX, f32x16): i32x16})
+def no_products(builder, like, rows):
+    """Sums for `add_products` to begin with, likewise."""
+    return constant(i32x8 if rows.type == f32x8.llvm else i32x16, 0)
+
+
+@operation({(_INDEX, f32x8): level_sums, (_INDEX, f32x16): i32x32})
+def no_level_products(builder, like, rows):
+    """Sums for `add_level_products` to begin with, likewise."""
+    return constant(level_sums if rows.type == f32x8.llvm else i32x32, 0)
 
 
 @operation({(_INDEX,): f32x8})
@@ -342,16 +498,37 @@ def no_floats(builder, like):
     return constant(f32x8, 0.0)
 
 
-@operation({(i16x16, i8x32, i8x32): i16x16})
+@operation({(kind, _INDEX): kind for kind in (f32x8, f32x16)})
+def zeros_like(builder, vector, each):
+    """Zeros for as many rows as a vector has, for each of a tuple of indices."""
+    return ir.Constant(vector.type, [0.0] * vector.type.count)
+
+
+@operation({(nibble_sums, i8x32, i8x32): nibble_sums, (i32x16, i8x64, i8x32): i32x16})
 def add_nibble_products(builder, sums, codes, x):
     """Add codes * x: codes 0..15, x -127..127. Sixteen bits hold eight such additions: 8 * 2 * 15 * 127 = 30480."""
+    if _has_vnni():
+        return vnni.add_dot_products(builder, sums, codes, x)
+    if uses("dotprod"):
+        return neon.add_dot_products(builder, sums, codes, x)
     return builder.add(sums, _pair_products(builder, codes, x))
 
 
-@operation({(i32x8, i8x32, i8x32): i32x8})
-def add_products(builder, sums, w, x):
-    """Add w * x, both -127..127."""
-    if backend() == "avx2":
+_PRODUCTS = {(sums, w, x): sums for sums, w in ((i32x8, i8x32), (i32x16, i8x64)) for x in (i8x32, u8x32)}
+
+
+@operation(_PRODUCTS)
+def add_products(builder, sums, w, x, *, kinds):
+    """Add w * x, both -127..127; or, where x is a u8x32, w * x as `add_excess` tells."""
+    if kinds[2] == u8x32:
+        return vnni.add_dot_products(builder, sums, x, w)
+    if _has_vnni():
+        return vnni.add_signed_products(builder, sums, w, x)
+    if uses("dotprod"):
+        return neon.add_dot_products(builder, sums, w, x)
+    if uses("neon"):
+        pairs = neon.pair_products(builder, w, x)
+    elif uses("avx2"):
         # the instruction takes one operand without sign: abs(w), and x with the sign of w
         magnitude = call(builder, "llvm.abs.v32i8", i8x32, w, ir.Constant(ir.IntType(1), 0))
         signed = call(builder, "llvm.x86.avx2.psign.b", i8x32, x, w)
@@ -362,14 +539,26 @@ def add_products(builder, sums, w, x):
     return builder.add(sums, _pair_sums(builder, pairs))
 
 
-@operation({(i16x16,): i32x8, (i32x8,): i32x8, (i32x16,): i32x8})
+@operation(_PRODUCTS)
+def add_excess(builder, sums, w, x, *, kinds):
+    """Add what `add_products` adds too much: 128 * w where x is a u8x32, to which 128 was added; else nothing."""
+    if kinds[2] != u8x32:
+        return sums
+    return vnni.add_dot_products(builder, sums, constant(u8x32, 128), w)
+
+
+@operation({(nibble_sums,): i32x8, (i32x8,): i32x8, (i32x16,): i32x16})
 def row_sums(builder, sums):
-    """Sums of products, of whichever kind, as one int32 a row."""
-    if sums.type == i16x16.llvm:
-        return _pair_sums(builder, sums)
+    """Sums of products of nibbles or bytes as one int32 a row."""
+    return _pair_sums(builder, sums) if sums.type == i16x16.llvm else sums
+
+
+@operation({(level_sums,): i32x8, (i32x32,): i32x16})
+def level_row_sums(builder, sums):
+    """Sums of products of levels as one int32 a row."""
     if sums.type == i32x8.llvm:
         return sums
-    if backend() == "avx2":  # lanes as _interleaved leaves them
+    if uses("avx2") and not uses("avx512bw"):  # lanes as _interleaved leaves them
         low = shuffled(builder, sums, sums, range(8))
         high = shuffled(builder, sums, sums, range(8, 16))
         even = shuffled(builder, low, high, (0, 2, 8, 10, 4, 6, 12, 14))
@@ -378,14 +567,18 @@ def row_sums(builder, sums):
     return _neighbours(builder, sums)
 
 
-@operation({(i8x32, types.int16[::1], _INDEX): i16x32})
+@operation({(kind, types.int16[::1], _INDEX): wide for kind, wide in ((i8x32, i16x32), (i8x64, i16x64))})
 def look_up(builder, codes, levels, index):
     """levels[index + code] for each code 0..15: int16, in an order of lanes that suits `add_level_products`."""
     nothing = ir.Constant(i8x32.llvm, ir.Undefined)
     table = read(builder, levels, index, i8x32.llvm)
+    if uses("avx512bw"):
+        return vnni.look_up(builder, table, codes)
+    if uses("neon"):
+        return neon.look_up(builder, table, codes)
     low_table = shuffled(builder, table, nothing, [*range(0, 32, 2)] * 2)
     high_table = shuffled(builder, table, nothing, [*range(1, 32, 2)] * 2)
-    if backend() == "avx2":
+    if uses("avx2"):
         low = call(builder, "llvm.x86.avx2.pshuf.b", i8x32, low_table, codes)
         high = call(builder, "llvm.x86.avx2.pshuf.b", i8x32, high_table, codes)
         return _interleaved(builder, low, high)
@@ -394,35 +587,39 @@ def look_up(builder, codes, levels, index):
     return builder.bitcast(shuffled(builder, low, high, lanes), i16x32.llvm)
 
 
-@operation({(i32x16, i16x32, i8x32): i32x16})
+@operation({(level_sums, i16x32, i16x32): level_sums, (i32x32, i16x64, i16x32): i32x32})
 def add_level_products(builder, sums, levels, x):
     """Add levels * x: levels -32767..32767 as `look_up` orders them, x -127..127 the same four for all rows."""
-    if backend() != "avx2":
-        wide = ir.VectorType(INT[32], 32)
-        products = builder.mul(builder.sext(levels, wide), builder.sext(x, wide))
+    if uses("avx512bw"):
+        return vnni.add_level_products(builder, sums, levels, x)
+    if uses("neon"):
+        return neon.add_level_products(builder, sums, levels, x)
+    if not uses("avx2"):
+        products = builder.mul(builder.sext(levels, i32x32.llvm), builder.sext(x, i32x32.llvm))
         return builder.add(sums, _neighbours(builder, products))
-    # x is four bytes over and over, so that any sixteen of them, widened, suit any order of rows
-    nothing = ir.Constant(i8x32.llvm, ir.Undefined)
-    wide_x = builder.sext(shuffled(builder, x, nothing, range(16)), i16x16.llvm)
-    halves = []
+    halves = []  # x is the same four over and over, so that it suits any order of rows
     for start in (0, 16):
-        half = shuffled(builder, levels, levels, range(start, start + 16))
-        halves.append(call(builder, "llvm.x86.avx2.pmadd.wd", i32x8, half, wide_x))
+        half, x_half = (shuffled(builder, each, each, range(start, start + 16)) for each in (levels, x))
+        halves.append(call(builder, "llvm.x86.avx2.pmadd.wd", i32x8, half, x_half))
     return builder.add(sums, shuffled(builder, *halves, range(16)))
 
 
 def _pair_products(builder, codes, x):
     """codes * x, codes without and x with sign, the products of two neighbours added: i16x16."""
-    if backend() == "avx2":
+    if uses("avx2"):
         return call(builder, "llvm.x86.avx2.pmadd.ub.sw", i16x16, codes, x)
+    if uses("neon"):
+        return neon.pair_products(builder, codes, x)
     wide = ir.VectorType(INT[16], 32)
     return _neighbours(builder, builder.mul(builder.zext(codes, wide), builder.sext(x, wide)))
 
 
 def _pair_sums(builder, pairs):
     """i16x16 -> i32x8: the sums of neighbours."""
-    if backend() == "avx2":
+    if uses("avx2"):
         return call(builder, "llvm.x86.avx2.pmadd.wd", i32x8, pairs, constant(i16x16, 1))
+    if uses("neon"):
+        return neon.pair_sums(builder, pairs)
     return _neighbours(builder, builder.sext(pairs, i32x16.llvm))
 
 
@@ -453,8 +650,10 @@ def _chosen(builder, table, codes):
 
 def _widen_half(builder, bits):
     """Eight float16 -> f32x8, exactly. Without an instruction for it, LLVM would call a function that is not there."""
-    if backend() == "avx2":
-        return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), 8)), f32x8.llvm)
+    lanes = bits.type.count
+    if uses("f16c") or uses("neon"):
+        halves = builder.bitcast(bits, ir.VectorType(ir.HalfType(), lanes))
+        return builder.fpext(halves, ir.VectorType(ir.FloatType(), lanes))
     wide = builder.zext(bits, i32x8.llvm)
     sign = builder.shl(builder.and_(wide, constant(i32x8, 0x8000)), constant(i32x8, 16))
     rest = builder.and_(wide, constant(i32x8, 0x7FFF))

@@ -9,19 +9,44 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-INT = {bits: ir.IntType(bits) for bits in (8, 16, 32, 64)}
-_ELEMENTS = {"i8": INT[8], "i16": INT[16], "i32": INT[32], "f32": ir.FloatType()}
+INT = {bits: ir.IntType(bits) for bits in (1, 8, 16, 32, 64)}
+_ELEMENTS = {
+    "i1": ir.IntType(1),
+    "i8": INT[8],
+    "u8": INT[8],
+    "i16": INT[16],
+    "i32": INT[32],
+    "i64": INT[64],
+    "f32": ir.FloatType(),
+}
 
 
 class Vector(types.Type):
-    """Numba's type of a vector: `lanes` elements of one kind, 'i8', 'i16', 'i32' or 'f32'."""
+    """Numba's type of a vector: `lanes` elements of one kind, 'i1' to 'i64', 'u8' or 'f32'."""
 
     def __init__(self, kind: str, lanes: int):
         self.llvm = ir.VectorType(_ELEMENTS[kind], lanes)
         super().__init__(name=f"{kind}x{lanes}")
 
 
+class ChosenVector(types.Type):
+    """Numba's type of a vector that is not the same on all processors: `choose()` gives the Vector that it stands for.
+
+    It is asked when code is compiled, so that a backend that can't be had is refused then, not on import.
+    """
+
+    def __init__(self, name: str, choose: Callable[[], Vector]):
+        self._choose = choose
+        super().__init__(name)
+
+    @property
+    def llvm(self) -> ir.VectorType:
+        """LLVM's type of the vector chosen."""
+        return self._choose().llvm
+
+
 @register_model(Vector)
+@register_model(ChosenVector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, vector):
         super().__init__(manager, vector, vector.llvm)
@@ -29,28 +54,35 @@ class _VectorModel(models.PrimitiveModel):
 
 i8x32, i16x16, i16x32 = Vector("i8", 32), Vector("i16", 16), Vector("i16", 32)
 i32x8, i32x16, f32x8 = Vector("i32", 8), Vector("i32", 16), Vector("f32", 8)
+i8x64, i16x64, i32x32, f32x16 = Vector("i8", 64), Vector("i16", 64), Vector("i32", 32), Vector("f32", 16)
+i1x8, i1x16, u8x32 = Vector("i1", 8), Vector("i1", 16), Vector("u8", 32)
+i64x8 = Vector("i64", 8)
 
 
 def operation(result_of: Mapping[tuple, types.Type]) -> Callable:
     """Make an operation of `emit(builder, *values)`, which writes LLVM code for plain operands and gives the result.
 
-    `result_of` lists the types of operands it knows, arrays as one-dimensional; emit gets a pointer for an array.
+    `result_of` lists the types of operands it knows, arrays as one-dimensional; emit gets a pointer for an array, and
+    where it has a parameter `kinds`, those types.
     """
 
     def make(emit: Callable):
         def typed(*operands):
-            result = result_of.get(tuple(_plain(_element(operand)) for operand in operands))
+            kinds = tuple(_plain(_element(operand)) for operand in operands)
+            result = result_of.get(kinds)
             counts = {operand.count for operand in operands if isinstance(operand, types.UniTuple)}
             if result is None or len(counts) > 1:
                 return None
 
+            known = {"kinds": kinds} if emit.__code__.co_kwonlyargcount else {}
+
             def generate(context, builder, signature, arguments):
-                values = [_value(context, builder, *pair) for pair in zip(signature.args, arguments, strict=True)]
+                values = [pointer_to(context, builder, *pair) for pair in zip(signature.args, arguments, strict=True)]
                 if counts:
                     each = (_elements(builder, operands, values, i) for i in range(*counts))
-                    emitted = [emit(builder, *elements) for elements in each]
+                    emitted = [emit(builder, *elements, **known) for elements in each]
                 else:
-                    emitted = emit(builder, *values)
+                    emitted = emit(builder, *values, **known)
                 if result is types.void:
                     return context.get_dummy_value()
                 return cgutils.pack_array(builder, emitted) if counts else emitted
@@ -63,6 +95,7 @@ def operation(result_of: Mapping[tuple, types.Type]) -> Callable:
             1: lambda context, a: typed(a),
             2: lambda context, a, b: typed(a, b),
             3: lambda context, a, b, c: typed(a, b, c),
+            4: lambda context, a, b, c, d: typed(a, b, c, d),
         }
         face = faces[emit.__code__.co_argcount - 1]
         face.__name__, face.__doc__ = emit.__name__, emit.__doc__
@@ -76,10 +109,10 @@ def _element(operand):
 
 
 def _plain(operand):
-    """An operand's type without what does not matter: an integer's width, an array's number of dimensions."""
+    """An operand's type without what does not matter: an integer's width, an array's dimensions, a pointer for one."""
     if isinstance(operand, types.Integer):
         return types.intp
-    if isinstance(operand, types.Array) and operand.layout == "C":
+    if isinstance(operand, types.CPointer) or (isinstance(operand, types.Array) and operand.layout == "C"):
         return types.Array(operand.dtype, 1, "C")
     return operand
 
@@ -99,7 +132,8 @@ def _elements(builder, operands, values, index):
     ]
 
 
-def _value(context, builder, operand, argument):
+def pointer_to(context, builder, operand, argument):
+    """The address of an array's first element; anything else as it is."""
     if isinstance(operand, types.Array):
         return context.make_array(operand)(context, builder, argument).data
     return argument
