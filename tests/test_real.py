@@ -1,5 +1,8 @@
 """The two catalogue models against what transformers computed in float32 from the same weights (golden/real).
 
+Compared is what the published files encode, in float32 all the way: weights, activations, keys and values. Of SmolLM2
+the pulled folder holds that exactly. At the end, what rounding weights and activations changes.
+
 Log-probabilities agree to 2e-3: float32 sums of 24 to 30 layers taken in another order; 1e-4 is what we measure. Greedy
 ids may part where the two likeliest tokens are that near each other. They nowhere are, so all ids must be equal.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,10 @@ import numpy as np
 import pytest
 
 import tinyinfer
+from tinyinfer.checkpoint.catalogue import catalogue
+from tinyinfer.checkpoint.source import open_checkpoint, plain_rows, rounded_names, tensor_layout
+from tinyinfer.quant import relative_error
+from tinyinfer.quant.study import sample_rows
 
 TOLERANCE = 2e-3
 FILES = {"smollm2": "smollm2-135m-instruct.q4_1.json", "qwen": "qwen2.5-coder-0.5b-instruct.q4_k_m.json"}
@@ -33,9 +41,12 @@ def each_prompt(chosen: Callable[[str, int], bool] = lambda name, index: True) -
     return pytest.mark.parametrize(("llm", "prompt"), prompts, indirect=["llm"])
 
 
+EXACT = {"smollm2": "smollm2_folder", "qwen": "qwen_gguf"}
+
+
 @pytest.fixture(scope="module")
 def llm(request: pytest.FixtureRequest) -> tinyinfer.LLM:
-    return tinyinfer.load(request.getfixturevalue(f"{request.param}_folder"))
+    return tinyinfer.load(request.getfixturevalue(EXACT[request.param]), activations="f32", kv_dtype="float32")
 
 
 on_smollm2 = pytest.mark.parametrize("llm", ["smollm2"], indirect=True)
@@ -109,16 +120,97 @@ def test_a_second_turn_finds_the_first_in_the_cache(llm: tinyinfer.LLM):
     assert alone.timings.cached_tokens == 0
 
 
-@pytest.mark.parametrize(("form", "agreement", "divergence"), [("int8", 0.95, 0.01), ("int4", 0.95, 0.01)])
-def test_quantized_weights_with_activations_in_8_bits(
-    smollm2_folder: Path, form: str, agreement: float, divergence: float
+# ---- what is pulled
+
+
+def test_the_qwen_folder_holds_what_the_file_encodes_but_for_the_types_that_are_rounded(
+    qwen_folder: Path, qwen_gguf: Path
 ):
-    """Measured on the golden texts: 0.967 and 0.0067 for int8; 0.982 and 0.0034 for int4, which holds these exactly."""
-    exact, rounded = tinyinfer.load(smollm2_folder), tinyinfer.load(smollm2_folder, quantize=form)
-    same, distances = [], []
-    for prompt in GOLDEN["smollm2"]:
-        expected, found = (log_softmax(llm.forward(prompt["ids"] + prompt["greedy"])) for llm in (exact, rounded))
+    folder, file = open_checkpoint(qwen_folder).tensors, open_checkpoint(qwen_gguf).tensors
+    assert set(folder) == set(file)
+    rounded = rounded_names(file)
+    assert {name.split(".", 3)[-1] for name in rounded} == {"mlp.down_proj.weight"}
+    for name, (_, shape) in tensor_layout(file).items():
+        rows = np.arange(shape[0]) if len(shape) == 1 else sample_rows(shape, 64)
+        expected = file[name] if len(shape) == 1 else plain_rows(file, name, rows)
+        found = folder[name] if len(shape) == 1 else plain_rows(folder, name, rows)
+        assert np.array_equal(found, expected) == (name not in rounded), name
+        assert relative_error(expected, found) < 0.006
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"])
+def test_the_catalogue_knows_how_much_disk_a_model_takes(request: pytest.FixtureRequest, name: str):
+    folder = request.getfixturevalue(f"{name.split('-')[0].split('2.5')[0]}_folder")
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    assert size <= catalogue()[name].disk_bytes <= 1.01 * size
+
+
+# ---- what rounding changes
+
+
+@dataclass
+class Change:
+    """Of the next token, over all positions of the golden texts.
+
+    agreement     share of positions where the likeliest token is the same
+    clear         of those alone where it is likelier than the second by a factor of 1.28, e^0.25
+    divergence    mean Kullback-Leibler divergence from the exact distribution, in nats
+    perplexity    of the texts, as a multiple of the exact one
+    """
+
+    agreement: float
+    clear: float
+    divergence: float
+    perplexity: float
+
+
+def change(exact: tinyinfer.LLM, rounded: tinyinfer.LLM, prompts: list[Any]) -> Change:
+    same, clear, divergences, surprise = [], [], [], []
+    for prompt in prompts:
+        ids = prompt["ids"] + prompt["greedy"]
+        expected, found = (log_softmax(llm.forward(ids)) for llm in (exact, rounded))
+        second, first = np.partition(expected, -2, axis=-1)[:, -2:].T
         same += list(expected.argmax(axis=-1) == found.argmax(axis=-1))
-        distances += list((np.exp(expected) * (expected - found)).sum(axis=-1))
-    assert np.mean(same) > agreement
-    assert np.mean(distances) < divergence
+        clear += list(first - second > 0.25)
+        divergences += list((np.exp(expected) * (expected - found)).sum(axis=-1))
+        surprise += list((expected - found)[np.arange(len(ids) - 1), ids[1:]])
+    same = np.array(same)
+    return Change(same.mean(), same[clear].mean(), np.mean(divergences), np.exp(np.mean(surprise)))
+
+
+@pytest.mark.parametrize(
+    ("llm", "form", "activations", "agreement", "divergence"),
+    [
+        ("smollm2", None, "int8", 0.96, 0.005),
+        ("smollm2", "int8", "f32", 0.98, 0.001),
+        ("smollm2", "int8", "int8", 0.96, 0.006),
+        ("qwen", None, "int8", 0.96, 0.002),
+    ],
+    indirect=["llm"],
+)
+def test_quantized_weights_and_activations_in_8_bits(
+    request: pytest.FixtureRequest, llm: tinyinfer.LLM, form: str | None, activations: str, agreement, divergence
+):
+    """The README has what was measured, 0.968 to 0.991, and divergences of three quarters of these limits at most.
+
+    SmolLM2 has 30 of 662 positions within 0.1 nats of a tie. Which of those fall the other way is chance: with the same
+    weights and activations, keys and values in float16 gave 0.982 where float32 gave 0.968.
+    """
+    model = next(name for name, fixture in EXACT.items() if llm.path == request.getfixturevalue(fixture))
+    folder = request.getfixturevalue(f"{model}_folder")
+    rounded = tinyinfer.load(folder, quantize=form, activations=activations, kv_dtype="float32")
+    found = change(llm, rounded, GOLDEN[model])
+    print(model, form, activations, found)
+    assert found.agreement > agreement
+    assert found.clear > 0.99
+    assert found.divergence < divergence
+
+
+@on_smollm2
+def test_int8_with_a_scale_a_row_costs_less_than_one_percent_of_perplexity(llm: tinyinfer.LLM, smollm2_folder: Path):
+    """Of these texts, and of what the exact model itself would say: there the cost is the divergence."""
+    rounded = tinyinfer.load(smollm2_folder, quantize="int8-row", activations="f32", kv_dtype="float32")
+    found = change(llm, rounded, GOLDEN["smollm2"])
+    print(found)
+    assert found.perplexity < 1.01
+    assert np.exp(found.divergence) < 1.01

@@ -98,3 +98,14 @@ BLOCKS: dict[str, tuple[int, int, Callable[[bytes], list[np.float32]], list[int]
     "Q5_1": (24, 32, q5_1, [0, 2]), "Q8_0": (34, 32, q8_0, [0]), "Q4_K": (144, 256, q4_k, [0, 2]),
     "Q5_K": (176, 256, q5_k, [0, 2]), "Q6_K": (210, 256, q6_k, [208]),
 }  # fmt: skip
+
+
+def random_blocks(kind: str, rows: int, blocks: int, rng: np.random.Generator) -> np.ndarray:
+    """Any bytes at all, but for float16 numbers of the size that scales have: uint8 [rows, bytes]."""
+    size, _, _, halves = BLOCKS[kind]
+    data = rng.integers(0, 256, (rows, blocks, size), np.uint8)
+    for at in halves:
+        numbers = rng.uniform(-0.02, 0.02, (rows, blocks)).astype("<f2")
+        numbers[rng.random((rows, blocks)) < 0.1] = 0
+        data[:, :, at : at + 2] = numbers[..., None].view(np.uint8)
+    return data.reshape(rows, -1)

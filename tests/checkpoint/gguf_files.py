@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tests.checkpoint.ggml_blocks import BLOCKS, random_blocks
 from tinyinfer.checkpoint.safetensors import BFLOAT16, open_safetensors
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -90,6 +91,32 @@ def write_model(path: Path, name: str, arch: str, form: str = "BF16", **extra: A
         else:
             packed = gguf.quants.quantize(values, TYPES[form])
             writer.add_tensor(gguf_name(tensor, arch), packed, raw_dtype=TYPES[form])
+    finish(writer)
+
+
+def write_types(path: Path, kinds: dict[str, str]) -> None:
+    """A llama of one layer, 256 wide, with 4 heads of 64, 2 for keys and values, and 40 tokens: random numbers.
+
+    `kinds` has the types of matrices; others are F32. Blocks of a quantized type are random bytes, since the gguf
+    package can't make those of all types.
+    """
+    writer, rng = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
+    rope = {"rope_theta": 10000.0}
+    add_config(writer, {
+        "rope_parameters": rope, "num_hidden_layers": 1, "max_position_embeddings": 64, "hidden_size": 256,
+        "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+    })  # fmt: skip
+    layer = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256, "ffn_gate": 256, "ffn_up": 256}
+    rows = {f"blk.0.{name}": count for name, count in (layer | {"ffn_down": 256}).items()}
+    for name, count in (rows | {"token_embd": 40, "output": 40}).items():
+        kind = kinds.get(name, "F32")
+        if kind in BLOCKS:
+            data = random_blocks(kind, count, 256 // BLOCKS[kind][1], rng)
+        else:
+            data = gguf.quants.quantize(rng.standard_normal((count, 256), np.float32) / 16, TYPES[kind])
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=TYPES[kind])
+    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(256, np.float32))
     finish(writer)
 
 

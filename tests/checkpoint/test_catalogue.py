@@ -2,9 +2,14 @@
 
 import copy
 import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
+import tinyinfer
 from tinyinfer.checkpoint.catalogue import CATALOGUE, catalogue
 from tinyinfer.errors import TinyinferError
 
@@ -42,7 +47,19 @@ def test_the_two_models_that_ship():
 
 def test_the_catalogue_is_package_data():
     assert CATALOGUE.is_file()
-    assert CATALOGUE.suffix == ".json"
+    assert CATALOGUE.name == "catalogue.json"
+
+
+def test_a_package_in_a_zip_archive_has_it_too(tmp_path):
+    package = Path(tinyinfer.__file__).parent
+    with zipfile.ZipFile(tmp_path / "package.zip", "w") as archive:
+        for path in (package / "__init__.py", package / "errors.py", *(package / "checkpoint").iterdir()):
+            if path.is_file():
+                archive.write(path, path.relative_to(package.parent))
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from tinyinfer.checkpoint.catalogue import catalogue"
+    command = [sys.executable, "-I", "-S", "-c", f"{program}; print(*catalogue())", tmp_path / "package.zip"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == list(catalogue())
 
 
 def test_a_good_one_is_read(tmp_path):

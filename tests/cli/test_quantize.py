@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.gguf_files import write_types
 from tests.cli.commands import refused, tinyinfer
-from tests.tiny_models import random_model
+from tests.tiny_models import GOLDEN, random_model
 from tinyinfer.checkpoint.source import open_checkpoint, tensor_forms
 from tinyinfer.quant import FORMS
 
 UP = "model.layers.0.mlp.up_proj.weight"
+KINDS = {"blk.0.attn_q": "Q4_K", "blk.0.ffn_down": "Q6_K", "output": "Q8_0", "blk.0.ffn_up": "Q5_0"}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,19 @@ def test_flags(model: Path, tmp_path: Path, flags: list[str], form: str):
     assert facts["others"]["model.embed_tokens.weight"] == "bfloat16"
 
 
+def test_what_is_quantized_already_is_kept_or_made_anew(tmp_path: Path):
+    write_types(tmp_path / "mixed.gguf", KINDS)
+    done = tinyinfer("quantize", tmp_path / "mixed.gguf", tmp_path / "small", "--scheme", "int8")
+    # int4 becomes int8; the other three are int8, among them the head
+    assert "quantized before, in another form: 1;" in done.stderr
+    assert set(forms(tmp_path / "small").values()) == {"int8-g32"}
+    done = tinyinfer("quantize", tmp_path / "small", tmp_path / "same", "--scheme", "int8")
+    assert "quantized before" not in done.stderr
+    assert (tmp_path / "small" / "model.safetensors").read_bytes() == (
+        tmp_path / "same" / "model.safetensors"
+    ).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -86,6 +101,33 @@ def test_info_shows_what_was_done_and_what_could_be(model: Path, tmp_path: Path)
     assert [one["form"] for one in found] == list(FORMS)
     shown = tinyinfer("info", model, "--schemes").stdout
     assert all(f" {name} " in shown for name in FORMS)
+
+
+def test_info_says_what_becomes_of_a_gguf_files_types(tmp_path: Path):
+    write_types(tmp_path / "mixed.gguf", KINDS)
+    shown = tinyinfer("info", tmp_path / "mixed.gguf").stdout
+    lines = {words[0]: line for line in shown.splitlines() if (words := line.removeprefix("in the file").split())}
+    assert lines["Q8_0"].endswith(" as int8-g32: 8.5 bits a weight, 10.9 kB, exact")
+    assert "1 tensor as int4-g32: 5 bits a weight, 41 kB, relative error 0.00" in lines["Q4_K"]
+    assert "relative error 0.00" in lines["Q6_K"]
+    assert lines["Q5_0"].endswith("exact")
+    facts = json.loads(tinyinfer("info", tmp_path / "mixed.gguf", "--json", "--schemes").stdout)
+    assert sum(one["bytes"] for one in facts["gguf_types"]) == facts["weight_bytes"]
+    found = {one["type"]: one for one in facts["gguf_types"]}
+    assert set(found) == {"Q4_K", "Q6_K", "Q8_0", "Q5_0", "F32"}
+    assert found["Q8_0"]["relative_error"] == 0
+    assert [one["form"] for one in facts["schemes"]] == list(FORMS)
+    assert "gguf_types" not in json.loads(tinyinfer("info", GOLDEN / "llama", "--json").stdout)
+
+
+def test_convert_keeps_what_is_quantized_unless_a_dtype_is_asked_for(tmp_path: Path):
+    write_types(tmp_path / "mixed.gguf", KINDS)
+    assert tinyinfer("convert", tmp_path / "mixed.gguf", tmp_path / "kept", "-q").returncode == 0
+    assert tinyinfer("convert", tmp_path / "mixed.gguf", tmp_path / "wide", "-q", "--dtype", "float32").returncode == 0
+    found = forms(tmp_path / "kept")
+    assert (found.pop("model.layers.0.self_attn.q_proj.weight"), set(found.values())) == ("int4-g32", {"int8-g32"})
+    assert forms(tmp_path / "wide") == {}
+    assert "int8-g32 0.00" in tinyinfer("info", tmp_path / "kept").stdout
 
 
 def test_a_folder_that_is_there_and_a_model_that_is_not(model: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tinyinfer.cache import KV_DTYPES, KVCache
 from tinyinfer.config import read_config
 from tinyinfer.model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
 
@@ -36,9 +37,10 @@ def test_parameters(changes, difference):
 
 
 def test_keys_and_values_grow_with_every_token():
-    # 2 layers, keys and values, 2 heads of 6 dimensions, 4 bytes
-    assert kv_bytes_per_token(config()) == 2 * 2 * 2 * 6 * 4
-    assert kv_bytes_per_token(config(), value_bytes=1) == 2 * 2 * 2 * 6
+    # 2 layers, keys and values, 2 heads of 6 dimensions
+    assert kv_bytes_per_token(config()) == kv_bytes_per_token(config(), "float16") == 2 * 2 * 2 * 6 * 2
+    assert kv_bytes_per_token(config(), "float32") == 2 * 2 * 2 * 6 * 4
+    assert kv_bytes_per_token(config(), "int8") == 2 * 2 * 2 * (6 + 4)
     assert kv_bytes(config(), 10) == 10 * kv_bytes_per_token(config())
     assert kv_bytes(config(), 0) == 0
 
@@ -46,13 +48,21 @@ def test_keys_and_values_grow_with_every_token():
 def test_a_layer_with_a_window_stops_growing():
     layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
     windowed = config(architectures=["Gemma3ForCausalLM"], **layers)
-    one_layer = 2 * 2 * 6 * 4
+    one_layer = 2 * 2 * 6 * 2
     assert kv_bytes(windowed, 3) == 2 * 3 * one_layer
     assert kv_bytes(windowed, 10) == (4 + 10) * one_layer
+    assert kv_bytes(windowed, 10, "float32") == 2 * (4 + 10) * one_layer
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_the_cache_takes_what_was_said(kv_dtype):
+    cache = KVCache(config(), block_size=10, dtype=kv_dtype)
+    cache.sequence().reserve(30)
+    assert cache.nbytes == kv_bytes(config(), 30, kv_dtype)
 
 
 def test_what_fits():
-    per_token = int(kv_bytes_per_token(config()))
+    per_token = kv_bytes_per_token(config())
     assert tokens_that_fit(config(), 10 * per_token) == 10
     assert tokens_that_fit(config(), 10 * per_token - 1) == 9
     assert tokens_that_fit(config(), 10 * per_token, users=4) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from tinyinfer.errors import BadRequest
 from tinyinfer.quant import FORMS, bits_per_weight, dequantize, quantize, relative_error
-from tinyinfer.quant.study import absmax, outlooks
+from tinyinfer.quant.study import absmax, outlooks, sample_rows
 
 
 @pytest.mark.parametrize(("bits", "top"), [(4, 7), (8, 127)])
@@ -46,7 +46,7 @@ def test_refusals():
 def test_outlooks_over_all_rows_are_what_quantizing_gives():
     rng = np.random.default_rng(0)
     first, second = rng.standard_normal((16, 128), np.float32), 3 * rng.standard_normal((9, 64), np.float32)
-    for outlook, form in zip(outlooks([first, second]), FORMS, strict=True):
+    for outlook, form in zip(outlooks([(16, 128), (9, 64)], [first, second]), FORMS, strict=True):
         packed = [quantize(first, form), quantize(second, form)]
         assert outlook.form == form
         assert outlook.bytes == packed[0].nbytes + packed[1].nbytes
@@ -59,11 +59,16 @@ def test_outlooks_over_all_rows_are_what_quantizing_gives():
             assert outlook.relative_error == pytest.approx(relative_error(*flat), rel=1e-9)
 
 
-def test_outlooks_of_a_sample_and_of_what_is_quantized_already():
+def test_outlooks_of_some_rows():
     weight = np.random.default_rng(0).standard_normal((512, 256), np.float32)
-    packed = quantize(weight, "int8")
-    for some, whole in zip(outlooks([packed], rows=32), outlooks([dequantize(packed)], rows=512), strict=True):
-        assert some.bytes == whole.bytes
+    some = outlooks([weight.shape], [weight[sample_rows(weight.shape, 32)]])
+    for outlook, whole in zip(some, outlooks([weight.shape], [weight]), strict=True):
+        assert (outlook.bytes, outlook.bits_per_weight) == (whole.bytes, whole.bits_per_weight)
         # a sixteenth of the rows: measured to within 3 %
-        assert some.relative_error == pytest.approx(whole.relative_error, rel=0.06, abs=1e-9)
-    assert bits_per_weight(packed) == outlooks([packed])[6].bits_per_weight
+        assert outlook.relative_error == pytest.approx(whole.relative_error, rel=0.06)
+    assert [outlook.bits_per_weight for outlook in some] == [bits_per_weight(quantize(weight, name)) for name in FORMS]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(1, [0]), (3, [0, 1, 2]), (31, [0, 10, 20, 30])])
+def test_sampled_rows_are_spread_over_all(rows: int, expected: list[int]):
+    assert sample_rows((rows, 5), 4).tolist() == expected

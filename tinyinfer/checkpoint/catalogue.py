@@ -17,12 +17,16 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import TinyinferError
 
-CATALOGUE = Path(__file__).with_name("catalogue.json")
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+CATALOGUE = files(__package__) / "catalogue.json"
 
 # A name becomes a folder's name, so it can hold nothing that a path gives a meaning to.
 PLAIN_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
@@ -66,7 +70,7 @@ class Entry:
 
 
 @lru_cache
-def catalogue(path: Path = CATALOGUE) -> dict[str, Entry]:
+def catalogue(path: Path | Traversable = CATALOGUE) -> dict[str, Entry]:
     """All entries by name, in the file's order.
 
     Raises `TinyinferError` that names the entry and the field where the file is not as described above.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from .safetensors import to_float32
 from .source import Checkpoint, LazyTensors, Tensor
 
 
-def read_gguf(path: str | os.PathLike, packed: bool | Literal["exact"] = False) -> Checkpoint:
+def read_gguf(path: str | os.PathLike) -> Checkpoint:
     """Open a GGUF file; tensors keep Hugging Face's names and order of rows, and are made when asked for.
 
-    F16, BF16 and F32 tensors keep their dtype. Quantized ones become float32, exactly as llama.cpp's reference has it,
-    or with `packed` those that are matrices become `PackedWeight`; with "exact" only where that loses nothing, of which
-    `gguf_packed.py` has a table.
+    F16, BF16 and F32 tensors keep their dtype. Quantized matrices become `PackedWeight`; `gguf_packed.py` has a table
+    of what that costs. Quantized vectors, and what `source.dequantized` makes of the matrices, become float32, exactly
+    as llama.cpp's reference has it.
     Raises `MissingExtra` without the gguf package, `BadCheckpoint` for a damaged file, `UnsupportedModel` for an
     architecture, tensor type, rotary scaling or tokenizer that this version does not know.
     """
@@ -45,7 +45,7 @@ def read_gguf(path: str | os.PathLike, packed: bool | Literal["exact"] = False) 
     return Checkpoint(
         source=Path(path),
         config=config,
-        tensors=_tensors(file, config, architecture, packed),
+        tensors=_tensors(file, config, architecture),
         generation_config=vocabulary.generation_config(),
         tokenizer_json=vocabulary.tokenizer_json(),
         tokenizer_config=vocabulary.tokenizer_config(config["max_position_embeddings"]),
@@ -199,7 +199,7 @@ _BY_ARCHITECTURE = {"llama": _llama, "qwen2": _qwen, "qwen3": _qwen, "gemma3": _
 # ---- tensors
 
 
-def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture, packed: bool | str) -> LazyTensors:
+def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture) -> LazyTensors:
     layers = config["num_hidden_layers"]
     names = {
         hugging_face_name(file, name, architecture, layers): tensor
@@ -219,8 +219,15 @@ def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture,
     def is_shifted(name: str) -> bool:
         return architecture.norms_plus_one and name.endswith("norm.weight")
 
-    wanted = {name: tensor for name, tensor in names.items() if packed is True or (packed and is_exact(tensor))}
-    forms = {name: form for name, tensor in wanted.items() if (form := packed_form(tensor))}
+    forms = {name: form for name, tensor in names.items() if (form := packed_form(tensor))}
+
+    def rows(name: str) -> np.ndarray:
+        """The bytes of a matrix, in Hugging Face's order of rows: they are whole, whatever they are packed in."""
+        count = heads.get(name.split(".")[-2])
+        return unpermuted(names[name].data, count) if count else names[name].data
+
+    def floats(name: str, ids: np.ndarray | None) -> np.ndarray:
+        return to_float32(names[name].values(rows(name) if ids is None else rows(name)[ids]))
 
     def make(name: str) -> Tensor:
         tensor, count = names[name], heads.get(name.split(".")[-2])
@@ -228,8 +235,8 @@ def _tensors(file: GgufFile, config: dict[str, Any], architecture: Architecture,
             return to_float32(tensor.values()) - np.float32(1)
         if count and len(tensor.shape) == 1:
             return unpermuted(tensor.values(), count)
-        data = unpermuted(tensor.data, count) if count else tensor.data  # whole rows, whatever they are packed in
-        return pack(tensor, data) if name in forms else tensor.values(data)
+        return pack(tensor, rows(name)) if name in forms else tensor.values(rows(name))
 
     dtypes = {name: np.dtype("<f4") if is_shifted(name) else tensor.dtype for name, tensor in names.items()}
-    return LazyTensors({name: (dtypes[name], tensor.shape) for name, tensor in names.items()}, make, forms)
+    layout = {name: (dtypes[name], tensor.shape) for name, tensor in names.items()}
+    return LazyTensors(layout, make, forms, floats, [name for name in forms if not is_exact(names[name])])

@@ -70,13 +70,16 @@ class GgufTensor:
         return FLOATS.get(self.type, np.dtype("<f4"))
 
     def values(self, data: np.ndarray | None = None) -> np.ndarray:
-        """The tensor in `dtype` and `shape`, as llama.cpp's reference dequantizes it; `data` may be reordered rows."""
+        """The tensor in `dtype` and `shape`, as llama.cpp's reference dequantizes it.
+
+        `data` may be its rows in another order, or some of a matrix's.
+        """
         data = self.data if data is None else data
         if self.type in FLOATS:
-            return np.ascontiguousarray(data).view(self.dtype).reshape(self.shape)
+            return np.ascontiguousarray(data).view(self.dtype).reshape(-1, *self.shape[1:])
         quants = import_gguf().quants
         kind = import_gguf().GGMLQuantizationType[self.type]
-        return quants.dequantize(np.ascontiguousarray(data), kind).reshape(self.shape)
+        return quants.dequantize(np.ascontiguousarray(data), kind).reshape(-1, *self.shape[1:])
 
 
 @dataclass(frozen=True)

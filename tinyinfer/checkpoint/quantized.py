@@ -12,7 +12,7 @@ and for people and other programs in config.json:
         "form": "int4-g32",                                    most matrices
         "others": {"model.embed_tokens.weight": "int8-g32"},   matrices in another form, or in none ("bfloat16")
         "bits_per_weight": 5.7,                                of the quantized matrices
-        "relative_error": {"int4-g32": 0.074, ...}}            of what they were made from
+        "relative_error": {"int4-g32": 0.074, ...}}            of those that were rounded, from what they were made of
 
 The packed arrays stand first, then float32, then the rest: data begins on a cache line, and packed arrays are multiples
 of 16 bytes or more, so that nothing is misaligned.
@@ -51,6 +51,7 @@ from .source import (
     new_folder,
     plain,
     round_to,
+    rounded_names,
     tensor_forms,
     tensor_layout,
     write_folder,
@@ -162,7 +163,8 @@ def quantize_folder(
     `choices` are those of `quantization_plan`. Raises as that does, as `quant.quantize` does, and `BadRequest` where
     `folder` exists and is not empty.
     """
-    _write(checkpoint, Path(folder), quantization_plan(checkpoint.tensors, **choices), progress)
+    plan = quantization_plan(checkpoint.tensors, **choices)
+    _write(_Work(checkpoint, plan), Path(folder), "quantizing to", progress)
 
 
 def write_quantized(checkpoint: Checkpoint, folder: str | os.PathLike, progress: Progress = silent) -> None:
@@ -173,7 +175,7 @@ def write_quantized(checkpoint: Checkpoint, folder: str | os.PathLike, progress:
     if not tensor_forms(checkpoint.tensors):
         return write_folder(checkpoint, folder, None, progress)
     plan = {name: dtype for name, (dtype, _) in tensor_layout(checkpoint.tensors).items()}
-    _write(checkpoint, Path(folder), plan | tensor_forms(checkpoint.tensors), progress)
+    _write(_Work(checkpoint, plan | tensor_forms(checkpoint.tensors)), Path(folder), "writing", progress)
 
 
 class _Work:
@@ -181,32 +183,42 @@ class _Work:
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan):
         self.checkpoint, self.plan = checkpoint, plan
-        self.layout = tensor_layout(checkpoint.tensors)
-        self.bytes = {name: prod(shape) * dtype.itemsize for name, (dtype, shape) in self.layout.items()}
+        self.layout, self.forms = tensor_layout(checkpoint.tensors), tensor_forms(checkpoint.tensors)
+        self.bytes = {name: self._size(name) for name in plan}  # of what is made
         self.total = sum(self.bytes.values())
         self.errors: dict[str, list[float]] = {}  # by form: |difference|^2 and |weights|^2
 
+    def _size(self, name: str) -> int:
+        kind, shape = self.plan[name], self.layout[name][1]
+        return kind.nbytes(shape) if isinstance(kind, Form) else kind.itemsize * prod(shape)
+
     def made(self, name: str, bar: Bar) -> Tensor:
         """One tensor as the plan has it."""
-        tensor, kind = self.checkpoint.tensors[name], self.plan[name]
+        kind = self.plan[name]
         if isinstance(kind, Form):
-            made = self._quantized(name, tensor, kind)
-        elif isinstance(tensor, PackedWeight) or tensor.dtype != kind:
-            made = round_to(dtype_name(kind), plain(tensor))
+            made = self._quantized(name, kind)
         else:
-            made = tensor
+            made = plain(self.checkpoint.tensors, name)
+            made = made if made.dtype == kind else round_to(dtype_name(kind), made)
         bar.update(self.bytes[name])
         return made
 
-    def _quantized(self, name: str, tensor: Tensor, form: Form) -> PackedWeight:
-        if isinstance(tensor, PackedWeight) and tensor.form == form:
-            return tensor
-        weight = plain(tensor)
+    def _quantized(self, name: str, form: Form) -> PackedWeight:
+        tensors = self.checkpoint.tensors
+        if self.forms.get(name) == form:
+            packed = tensors[name]
+            if name in rounded_names(tensors):
+                self._count(form, plain(tensors, name), packed)
+            return packed
+        weight = plain(tensors, name)
         packed = quantize(weight, form, name)
+        self._count(form, weight, packed)
+        return packed
+
+    def _count(self, form: Form, weight: np.ndarray, packed: PackedWeight) -> None:
         sums = self.errors.setdefault(form.name, [0.0, 0.0])
         for place, part in enumerate(quantization_error(weight, packed)):
             sums[place] += part
-        return packed
 
     def config(self) -> dict[str, Any]:
         """What config.json says of it."""
@@ -217,7 +229,7 @@ class _Work:
         names = {name: kind.name if name in packed else dtype_name(kind) for name, kind in matrices.items()}
         usual = max(packed.values(), key=list(packed.values()).count).name
         weights = sum(prod(self.layout[name][1]) for name in packed)
-        bits = 8 * sum(kind.nbytes(self.layout[name][1]) for name, kind in packed.items())
+        bits = 8 * sum(self.bytes[name] for name in packed)
         facts = {
             "quant_method": METHOD,
             "version": VERSION,
@@ -229,8 +241,8 @@ class _Work:
         return {"quantization_config": facts}
 
 
-def _write(checkpoint: Checkpoint, folder: Path, plan: Plan, progress: Progress) -> None:
-    work = _Work(checkpoint, plan)
+def _write(work: _Work, folder: Path, doing: str, progress: Progress) -> None:
+    plan = work.plan
     packed = [name for name, kind in plan.items() if isinstance(kind, Form)]
     others = sorted((name for name in plan if name not in packed), key=lambda name: -plan[name].itemsize)
     layout = {}
@@ -247,9 +259,9 @@ def _write(checkpoint: Checkpoint, folder: Path, plan: Plan, progress: Progress)
         for name in others:
             yield name, work.made(name, bar)
 
-    with new_folder(folder) as temporary, progress(f"quantizing to {folder.name}", work.total, "B") as bar:
+    with new_folder(folder) as temporary, progress(f"{doing} {folder.name}", work.total, "B") as bar:
         write_safetensors(temporary / WEIGHTS, layout, arrays(bar), metadata)
-        write_texts(checkpoint, checkpoint.config | work.config(), temporary)
+        write_texts(work.checkpoint, work.checkpoint.config | work.config(), temporary)
 
 
 # ---- reading
@@ -274,7 +286,9 @@ def packed_tensors(folder: Path, config: Mapping[str, Any], arrays: dict[str, np
         raise BadCheckpoint(f"{folder / 'config.json'}: {missing}")
     for version in (metadata.get("version"), claimed.get("version")):
         if str(version) != str(VERSION):
-            raise UnsupportedModel(f"{path}: quantized in version {str(version)[:20]!r}; this program reads {VERSION}")
+            both = f"expected tinyinfer's quantized format {VERSION}, found version {str(version)[:20]!r}"
+            advice = "another tinyinfer wrote it: use that one, or quantize the model again with this"
+            raise UnsupportedModel(f"{path}: {both}; {advice}")
     facts = _read_facts(path, metadata.get("weights", ""))
     forms = {name: _checked_form(path, name, fact) for name, fact in facts.items()}
     _check_claims(folder, claimed, forms)

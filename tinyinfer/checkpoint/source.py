@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ..errors import BadRequest, ModelNotFound
 from ..files import replaced_when_done
 from ..progress import Progress, silent
-from ..quant import Form, PackedWeight, dequantize
+from ..quant import Form, PackedWeight, dequantize, dequantize_rows
 from .safetensors import BFLOAT16, FLOAT_DTYPES, dtype_name, to_bfloat16, to_float32, write_safetensors
 
 Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
@@ -41,11 +41,20 @@ class Checkpoint:
 class LazyTensors(Mapping[str, Tensor]):
     """Tensors that are computed each time they are asked for, with dtypes and shapes known beforehand.
 
-    `forms` has an entry for each that comes quantized; its place in `layout` says what it dequantizes to.
+    `forms` has an entry for each that comes quantized; its place in `layout` says what it dequantizes to. `rounded`
+    names those whose form holds them only nearly: `floats` then gives what they were, all rows or those of `ids`.
     """
 
-    def __init__(self, layout: Layout, make: Callable[[str], Tensor], forms: Mapping[str, Form] | None = None):
-        self.layout, self.forms, self._make = layout, forms or {}, make
+    def __init__(
+        self,
+        layout: Layout,
+        make: Callable[[str], Tensor],
+        forms: Mapping[str, Form] | None = None,
+        floats: Callable[[str, np.ndarray | None], np.ndarray] | None = None,
+        rounded: Collection[str] = (),
+    ):
+        self.layout, self.forms, self.floats, self.rounded = layout, forms or {}, floats, frozenset(rounded)
+        self._make = make
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.layout:
@@ -88,17 +97,36 @@ def stored_bytes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     return sizes
 
 
-def plain(tensor: Tensor) -> np.ndarray:
-    """The tensor as an array: a quantized one as float32, another as it is."""
+def plain(tensors: Mapping[str, Tensor], name: str) -> np.ndarray:
+    """One tensor as an array: a quantized one as float32, without what its form has rounded; another as it is."""
+    if name in rounded_names(tensors):
+        return tensors.floats(name, None)
+    tensor = tensors[name]
     return dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor
 
 
+def plain_rows(tensors: Mapping[str, Tensor], name: str, ids: np.ndarray) -> np.ndarray:
+    """Some rows of a matrix as `plain` has them, float32 [n, K]; the whole is not made where that can be helped."""
+    if isinstance(tensors, LazyTensors) and tensors.floats is not None:
+        return tensors.floats(name, ids)
+    tensor = tensors[name]
+    return dequantize_rows(tensor, ids) if isinstance(tensor, PackedWeight) else to_float32(tensor[ids])
+
+
+def rounded_names(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """The quantized tensors that are not exactly what the file says, because no form holds that."""
+    return tensors.rounded if isinstance(tensors, LazyTensors) else frozenset()
+
+
 def dequantized(checkpoint: Checkpoint) -> Checkpoint:
-    """The same model with plain arrays only: quantized ones become float32 each time they are asked for."""
+    """The same model with plain arrays only: quantized ones become float32 each time they are asked for.
+
+    Those are exactly the values that the files encode, also where a GGUF file's were rounded to be kept quantized.
+    """
     tensors = checkpoint.tensors
     if not tensor_forms(tensors):
         return checkpoint
-    arrays = LazyTensors(tensor_layout(tensors), lambda name: plain(tensors[name]))
+    arrays = LazyTensors(tensor_layout(tensors), lambda name: plain(tensors, name))
     return replace(checkpoint, tensors=arrays, config=_without_our_quantization(checkpoint.config))
 
 
@@ -109,11 +137,11 @@ def _without_our_quantization(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "quantization_config"}
 
 
-def open_checkpoint(path: str | os.PathLike, packed: bool | Literal["exact"] = False) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Open a Hugging Face folder or a GGUF file; weights are mapped, not read.
 
-    With `packed` the quantized tensors of a GGUF file stay so, with "exact" only those that lose nothing by it (see
-    `gguf_packed.py`); those of a folder always do.
+    What is quantized stays so: a folder's matrices are mapped as they lie, those of a GGUF file are put into kernel
+    order when asked for (`gguf_packed.py` says which lose something by it). `dequantized` widens either.
     Raises `ModelNotFound` where there is neither, `BadCheckpoint` or `UnsupportedModel` for what the files hold.
     """
     path = Path(path)
@@ -124,7 +152,7 @@ def open_checkpoint(path: str | os.PathLike, packed: bool | Literal["exact"] = F
     if path.is_file() and path.suffix.lower() == ".gguf":
         from .gguf import read_gguf
 
-        return read_gguf(path, packed)
+        return read_gguf(path)
     if path.exists():
         raise ModelNotFound(f"{path}: expected a Hugging Face folder or a .gguf file")
     raise ModelNotFound(f"{path}: no such folder or file")
@@ -156,7 +184,7 @@ def write_folder(
     """Write a checkpoint as a Hugging Face folder, whole or not at all, one tensor in memory at a time.
 
     `dtype` is "float32", "bfloat16" or "float16" (values are rounded to nearest); None keeps what each tensor has, as
-    tensors that are not floats do. Quantized tensors are dequantized, to float32 where `dtype` is None
+    tensors that are not floats do. Quantized tensors are dequantized, exactly, to float32 where `dtype` is None
     (`quantized.write_quantized` keeps them). Raises `BadRequest` for another dtype, for weights too large for float16,
     and where `folder` exists and is not empty.
     """
@@ -170,7 +198,7 @@ def write_folder(
 
     def tensors(bar: Any) -> Iterator[tuple[str, np.ndarray]]:
         for name in layout:
-            array = plain(checkpoint.tensors[name])
+            array = plain(checkpoint.tensors, name)
             if name in converted:
                 array = round_to(dtype, array)
             yield name, array

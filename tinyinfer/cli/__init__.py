@@ -7,8 +7,10 @@
     models.py       pull, list, convert
     quantize.py     quantize
     info.py         info: a model's facts, and what fits into this machine's memory
+    bench.py        bench: speed, beside what the machine could do
     tokenize.py     tokenize: text to ids
-    output.py       timings, JSON, tables, progress bars
+    output.py       timings, JSON, sizes, progress bars
+    tables.py       tables, for people and in Markdown
 
 Text goes to standard output, everything else to standard error. The exit code is 0 when all went well, 2 for an error
 (one sentence on standard error) or wrong usage, 130 after Ctrl-C, 141 when the reader of a pipe went away.
@@ -31,6 +33,7 @@ COMMANDS = {  # name: (module, usage, what it does)
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
     "convert": ("models", "convert FILE.gguf FOLDER", "turn a GGUF file into a Hugging Face style folder"),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
+    "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .options import Parser, add_model, settle_model
+from .options import Parser, add_kv_dtype, add_model, settle_model
 from .output import show_json, size
 from .quantize import quantization_line
 
@@ -20,9 +19,10 @@ def info_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_model(parser)
     schemes_help = "also show what each quantized form would make of the model; takes some seconds"
     parser.add_argument("--schemes", action="store_true", help=schemes_help)
+    add_kv_dtype(parser)
     parser.add_argument("--json", action="store_true", help="write a JSON object")
     parser.epilog = (
-        "Weights are not read, but by --schemes some rows of each matrix.\n"
+        "Of weights only some rows of each matrix are read: by --schemes, and to tell what a .gguf file's types cost.\n"
         "What fits is what memory is free now, less the weights; work space is not counted."
     )
     return info
@@ -32,30 +32,60 @@ def info(args: argparse.Namespace) -> int:
     """Print the facts of a model."""
     settle_model(args)
     from ..checkpoint.places import find_model
+    from ..lab.machine import free_memory
 
     path = find_model(args.model)
-    facts = facts_of(path, free_memory())
+    facts = facts_of(path, free_memory(), args.kv_dtype)
+    if path.is_file():
+        facts["gguf_types"] = gguf_types(path)
     if args.schemes:
         facts["schemes"] = schemes(path)
     if args.json:
         show_json(facts)
     else:
         print("\n".join(f"{name:15}{value}" for name, value in rows(facts)))
-        for name, value in scheme_rows(facts.get("schemes", [])):
+        for name, value in gguf_rows(facts.get("gguf_types", [])) + scheme_rows(facts.get("schemes", [])):
             print(f"{name:15}{value}")
     return 0
+
+
+def gguf_types(path: Path) -> list[dict[str, Any]]:
+    """What becomes of each type of tensor in a .gguf file, and what that costs."""
+    from dataclasses import asdict
+
+    from ..checkpoint.gguf_file import open_gguf
+    from ..checkpoint.gguf_packed import type_outlooks
+
+    found = type_outlooks(open_gguf(path))
+    return [asdict(outlook) | {"bits_per_weight": outlook.bits_per_weight} for outlook in found]
+
+
+def gguf_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The types for people: (heading, values)."""
+    lines = [
+        f"{one['type']:6}{size(one['file_bytes']):>7} in {one['tensors']} {_tensors(one['tensors'])} as {one['form']}: "
+        f"{one['bits_per_weight']:.3g} bits a weight, {size(one['bytes'])}, "
+        + (f"relative error {one['relative_error']:.2g}" if one["relative_error"] else "exact")
+        for one in found
+    ]
+    return [("in the file" if number == 0 else "", line) for number, line in enumerate(lines)]
+
+
+def _tensors(count: int) -> str:
+    return "tensor" if count == 1 else "tensors"
 
 
 def schemes(path: Path) -> list[dict[str, Any]]:
     """What each quantized form would make of a model's matrices, its tables of tokens among them."""
     from dataclasses import asdict
 
-    from ..checkpoint.source import open_checkpoint, tensor_layout
-    from ..quant.study import outlooks
+    from ..checkpoint.source import open_checkpoint, plain_rows, tensor_layout
+    from ..quant.study import outlooks, sample_rows
 
     tensors = open_checkpoint(path).tensors
-    names = [name for name, (_, shape) in tensor_layout(tensors).items() if len(shape) == 2]
-    return [asdict(outlook) for outlook in outlooks([tensors[name] for name in names])]
+    shapes = {name: shape for name, (_, shape) in tensor_layout(tensors).items() if len(shape) == 2}
+    samples = [plain_rows(tensors, name, sample_rows(shape)) for name, shape in shapes.items()]
+    return [asdict(outlook) for outlook in outlooks(list(shapes.values()), samples)]
 
 
 def scheme_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -68,7 +98,7 @@ def scheme_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [("as" if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
-def facts_of(path: Path, memory: int | None) -> dict[str, Any]:
+def facts_of(path: Path, memory: int | None, kv_dtype: str = "float16") -> dict[str, Any]:
     """What is known of the model at `path` without reading weights; `memory` is how many bytes are free, if known."""
     from ..checkpoint.source import dequantized, open_checkpoint, stored_bytes
     from ..config import read_config
@@ -98,13 +128,14 @@ def facts_of(path: Path, memory: int | None) -> dict[str, Any]:
         "weight_bytes": weights,
         "weight_bytes_by_dtype": sizes,
         "quantization": checkpoint.config.get("quantization_config"),
-        "kv_bytes_per_token": int(kv_bytes_per_token(config)),
-        "kv_bytes_full_context": int(kv_bytes(config, config.context)),
+        "kv_dtype": kv_dtype,
+        "kv_bytes_per_token": kv_bytes_per_token(config, kv_dtype),
+        "kv_bytes_full_context": kv_bytes(config, config.context, kv_dtype),
         "free_memory_bytes": memory,
     }
     if memory is not None:
         left = max(memory - weights, 0)
-        facts["tokens_that_fit"] = {str(users): tokens_that_fit(config, left, users) for users in USERS}
+        facts["tokens_that_fit"] = {str(users): tokens_that_fit(config, left, users, kv_dtype) for users in USERS}
     return facts
 
 
@@ -126,7 +157,8 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("weights", f"{size(facts['weight_bytes'])} ({dtypes})"),
         (
             "KV cache",
-            f"{facts['kv_bytes_per_token']:,} bytes a token, {size(facts['kv_bytes_full_context'])} at full context",
+            f"{facts['kv_bytes_per_token']:,} bytes a token in {facts['kv_dtype']}, "
+            f"{size(facts['kv_bytes_full_context'])} at full context",
         ),
     ]
     if facts["quantization"]:
@@ -138,25 +170,3 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         whole = ", the whole context" if tokens == facts["context"] else ""
         table.append(("", f"{users:>4} {'user' if users == '1' else 'users'}: {tokens:,} tokens each{whole}"))
     return table
-
-
-def free_memory() -> int | None:
-    """Bytes that can be taken without swapping, None where the system doesn't say; a container's limit counts."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return _physical_memory()
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):  # no such limit, or the word "max"
-        return available
-    return min(available, max(limit - used, 0))
-
-
-def _physical_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not on Windows
-        return None

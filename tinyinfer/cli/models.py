@@ -18,6 +18,8 @@ def pull_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `pull`."""
     parser.add_argument("name", metavar="NAME", help="a name of the catalogue, or owner/name of the Hugging Face Hub")
     parser.add_argument("--force", action="store_true", help="fetch it again even where it is there")
+    gguf_help = "the .gguf file as it was published, for other programs too (catalogue only)"
+    parser.add_argument("--gguf", action="store_true", help=gguf_help)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     return pull
 
@@ -26,7 +28,7 @@ def pull(args: argparse.Namespace) -> int:
     """Fetch a model, and print where it is."""
     from ..checkpoint.pull import pull
 
-    print(pull(args.name, progress_bars(args.quiet), force=args.force))
+    print(pull(args.name, progress_bars(args.quiet), force=args.force, gguf=args.gguf))
     return 0
 
 
@@ -69,7 +71,8 @@ def convert_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     parser.add_argument("file", metavar="FILE", help="a .gguf file, or any other MODEL")
     parser.add_argument("folder", metavar="FOLDER", help="the folder to write; must not be there yet, or be empty")
     dtypes = ("float32", "bfloat16", "float16")
-    parser.add_argument("--dtype", choices=dtypes, help="how to store the weights (default: as they are read)")
+    dtype_help = "store all weights so, for other programs too (default: as they are; what is quantized stays so)"
+    parser.add_argument("--dtype", choices=dtypes, help=dtype_help)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     return convert
 
@@ -77,8 +80,13 @@ def convert_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 def convert(args: argparse.Namespace) -> int:
     """Write a model as a Hugging Face style folder, and print where it is."""
     from ..checkpoint.places import find_model
+    from ..checkpoint.quantized import write_quantized
     from ..checkpoint.source import open_checkpoint, write_folder
 
-    write_folder(open_checkpoint(find_model(args.file)), args.folder, args.dtype, progress_bars(args.quiet))
+    checkpoint, progress = open_checkpoint(find_model(args.file)), progress_bars(args.quiet)
+    if args.dtype:
+        write_folder(checkpoint, args.folder, args.dtype, progress)
+    else:
+        write_quantized(checkpoint, args.folder, progress)
     print(args.folder)
     return 0

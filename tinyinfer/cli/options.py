@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import BadRequest
 from ..sampling import SamplingParams
+from .output import note
 
 if TYPE_CHECKING:
     from ..llm import LLM
@@ -77,10 +78,18 @@ def add_loading(parser: Parser, verbose: str) -> None:
     context_help = "tokens that prompt and answer may have together (0, the default: what the model was made for)"
     parser.add_argument("-c", "--ctx-size", "--context", dest="context", type=int, metavar="N", help=context_help)
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
+    add_kv_dtype(parser)
     parser.add_argument("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
-    parser.add_argument("--activations", choices=("int8", "f32"), help="what quantized weights are multiplied with")
+    activations_help = "what quantized weights are multiplied with (default: int8)"
+    parser.add_argument("--activations", choices=("int8", "f32"), default="int8", help=activations_help)
     parser.add_argument("-q", "--quiet", action="store_true", help="no timings and no progress")
     parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
+
+
+def add_kv_dtype(parser: Parser) -> None:
+    """What the cache is kept in."""
+    kv_help = "what keys and values are kept in (default: float16)"
+    parser.add_argument("--kv-dtype", choices=("float16", "float32", "int8"), default="float16", help=kv_help)
 
 
 def load_model(args: argparse.Namespace) -> LLM:
@@ -88,11 +97,21 @@ def load_model(args: argparse.Namespace) -> LLM:
     if args.threads is not None:
         if not 1 <= args.threads <= 1024:
             raise BadRequest(f"threads should be a whole number from 1 to 1024, found {args.threads}", "threads")
-        # The libraries that NumPy computes with read this when they are loaded, which the next line does.
+        # what NumPy computes with reads this when it is loaded, which the next line does
         os.environ |= dict.fromkeys(THREAD_VARIABLES, str(args.threads))
+    from ..kernels import compiling
     from ..llm import load
 
-    return load(args.model, quantize=args.quantize, activations=args.activations, context=args.context or None)
+    if not args.quiet:
+        compiling.listeners.append(note)
+    return load(
+        args.model,
+        quantize=args.quantize,
+        activations=args.activations,
+        context=args.context or None,
+        kv_dtype=args.kv_dtype,
+        threads=args.threads,
+    )
 
 
 def add_sampling(parser: Parser) -> None:

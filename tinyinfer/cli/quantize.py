@@ -25,6 +25,10 @@ def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add("--embedding", metavar="KIND", help=table_help)
     add("--keep", metavar="REGEX", help="leave tensors as they are whose name this finds")
     add("-q", "--quiet", action="store_true", help="no progress")
+    parser.epilog = (
+        "A matrix that is quantized already is kept where it has the form asked for; else it is made anew\n"
+        "from what its codes say, and one error adds to the other."
+    )
     return quantize
 
 
@@ -32,10 +36,10 @@ def quantize(args: argparse.Namespace) -> int:
     """Write a quantized model, print where it is, and say how large and how exact it became."""
     from ..checkpoint.places import find_model
     from ..checkpoint.quantized import quantize_folder
-    from ..checkpoint.source import open_checkpoint, stored_bytes
+    from ..checkpoint.source import open_checkpoint, stored_bytes, tensor_forms
 
     choices = ("scheme", "group_size", "symmetric", "double", "head", "embedding", "keep")
-    checkpoint = open_checkpoint(find_model(args.model), packed=True)
+    checkpoint = open_checkpoint(find_model(args.model))
     quantize_folder(
         checkpoint, args.folder, progress_bars(args.quiet), **{name: getattr(args, name) for name in choices}
     )
@@ -43,6 +47,10 @@ def quantize(args: argparse.Namespace) -> int:
         made = open_checkpoint(args.folder)
         before, after = (sum(stored_bytes(found.tensors).values()) for found in (checkpoint, made))
         note(f"{size(before)} became {size(after)}; {quantization_line(made.config['quantization_config'])}")
+        forms = tensor_forms(made.tensors)
+        twice = sum(forms.get(name) != form for name, form in tensor_forms(checkpoint.tensors).items())
+        if twice:
+            note(f"matrices that were quantized before, in another form: {twice}; what that cost comes on top")
     print(args.folder)
     return 0
 

@@ -7,7 +7,8 @@ import math
 from ..config import ModelConfig
 from .names import OUTER, tensor_shapes
 
-FLOAT32_BYTES = 4
+VALUE_BYTES = {"float16": 2, "float32": 4, "int8": 1}  # of keys and values; int8 has a scale beside
+SCALE_BYTES = 4
 
 
 def parameters(config: ModelConfig) -> int:
@@ -18,28 +19,30 @@ def parameters(config: ModelConfig) -> int:
     return outer + head + config.num_layers * sum(counts.values())
 
 
-def kv_bytes_per_token(config: ModelConfig, value_bytes: float = FLOAT32_BYTES) -> float:
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "float16") -> int:
     """Bytes that one more token takes in the key-value cache of all layers, while no window is full yet."""
-    return config.num_layers * _layer_kv_bytes(config, value_bytes)
+    return config.num_layers * _layer_kv_bytes(config, kv_dtype)
 
 
-def kv_bytes(config: ModelConfig, tokens: int, value_bytes: float = FLOAT32_BYTES) -> float:
+def kv_bytes(config: ModelConfig, tokens: int, kv_dtype: str = "float16") -> int:
     """Bytes of keys and values that a sequence of `tokens` needs: a layer with a window keeps no more than that."""
     kept = sum(min(tokens, layer.window or tokens) for layer in config.layers)
-    return kept * _layer_kv_bytes(config, value_bytes)
+    return kept * _layer_kv_bytes(config, kv_dtype)
 
 
-def _layer_kv_bytes(config: ModelConfig, value_bytes: float) -> float:
-    return 2 * config.num_kv_heads * config.head_dim * value_bytes
+def _layer_kv_bytes(config: ModelConfig, kv_dtype: str) -> int:
+    """Bytes of a token's keys and values in one layer."""
+    scale = SCALE_BYTES if kv_dtype == "int8" else 0
+    return 2 * config.num_kv_heads * (config.head_dim * VALUE_BYTES[kv_dtype] + scale)
 
 
-def tokens_that_fit(config: ModelConfig, memory: float, users: int = 1, value_bytes: float = FLOAT32_BYTES) -> int:
+def tokens_that_fit(config: ModelConfig, memory: float, users: int = 1, kv_dtype: str = "float16") -> int:
     """The longest context, up to the model's own, that each of `users` can have in `memory` bytes beside each other."""
     share = memory / users
     low, high = 0, config.context
     while low < high:
         middle = (low + high + 1) // 2
-        if kv_bytes(config, middle, value_bytes) <= share:
+        if kv_bytes(config, middle, kv_dtype) <= share:
             low = middle
         else:
             high = middle - 1

@@ -93,7 +93,6 @@ def _encode(form: Form, groups: np.ndarray) -> Encoded:
 
 def dequantize(packed: PackedWeight) -> np.ndarray:
     """The whole matrix, float32 [N, K], a few rows at a time."""
-    packed = nf4.expand_scales(packed)
     out = np.empty(packed.shape, np.float32)
     for begin, end in row_spans(packed.shape):
         out[begin:end] = _decode_rows(packed, np.arange(begin, end))
@@ -102,7 +101,6 @@ def dequantize(packed: PackedWeight) -> np.ndarray:
 
 def quantization_error(weight: np.ndarray, packed: PackedWeight) -> tuple[float, float]:
     """|dequantized - weight|^2 and |weight|^2 of a float matrix and what it was quantized to, a few rows at a time."""
-    packed = nf4.expand_scales(packed)
     sums = [
         squared_error(to_float32(weight[begin:end]), _decode_rows(packed, np.arange(begin, end)))
         for begin, end in row_spans(packed.shape)
@@ -115,11 +113,12 @@ def dequantize_rows(packed: PackedWeight, ids: np.ndarray) -> np.ndarray:
     ids = np.asarray(ids)
     if ids.size and not (ids.min() >= 0 and ids.max() < packed.shape[0]):  # a filling row would come back as zeros
         raise IndexError(f"rows {ids.min()} to {ids.max()} of a matrix of {packed.shape[0]}")
-    return _decode_rows(nf4.expand_scales(packed), ids)
+    return _decode_rows(packed, ids)
 
 
 def _decode_rows(packed: PackedWeight, ids: np.ndarray) -> np.ndarray:
-    codes, scales = codes_of_rows(packed, ids), scales_of_rows(packed.scales, ids)
+    codes = codes_of_rows(packed, ids)
+    scales = scales_of_rows(packed.scales, ids) if packed.scale_steps is None else nf4.absmax_of_rows(packed, ids)
     groups = codes.reshape(*scales.shape, -1)
     if packed.scheme == "int4":
         minimums = None if packed.minimums is None else scales_of_rows(packed.minimums, ids)

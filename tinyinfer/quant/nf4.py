@@ -25,6 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from .layout import scales_of_rows
 from .packed import ROW_BLOCK, STEP_BLOCK, PackedWeight
 
 # As published: the quantiles were computed in float32, whose last digits a formula would not reproduce.
@@ -79,6 +80,14 @@ def expand_scales(packed: PackedWeight) -> PackedWeight:
     if filling:
         absmax[-1, :, ROW_BLOCK - filling :] = 0
     return replace(packed, scales=absmax, scale_steps=None, scale_offset=None)
+
+
+def absmax_of_rows(packed: PackedWeight, ids: np.ndarray) -> np.ndarray:
+    """What `expand_scales` gives for some rows alone, float32 [n, blocks]; their scales are quantized."""
+    blocks = packed.scales.shape[1]
+    places = (ids // ROW_BLOCK * blocks * ROW_BLOCK + ids % ROW_BLOCK)[:, None] + np.arange(blocks) * ROW_BLOCK
+    codes = scales_of_rows(packed.scales, ids)
+    return np.maximum(codes * packed.scale_steps[places // STEP_BLOCK] + packed.scale_offset, 0)
 
 
 def _without_filling(packed: PackedWeight) -> np.ndarray:

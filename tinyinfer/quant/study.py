@@ -12,9 +12,8 @@ from math import prod
 
 import numpy as np
 
-from ..checkpoint.safetensors import to_float32
 from ..errors import BadRequest
-from . import FORMS, PackedWeight, dequantize_rows, error_ratio, quantization_error, quantize
+from . import FORMS, error_ratio, quantization_error, quantize
 
 
 def absmax(weight: np.ndarray, bits: int, per_row: bool = False) -> tuple[np.ndarray, float]:
@@ -44,22 +43,21 @@ class Outlook:
     relative_error: float
 
 
-def outlooks(matrices: Sequence[np.ndarray | PackedWeight], rows: int = 16) -> list[Outlook]:
-    """What each form would make of these matrices: sizes exactly, errors from `rows` rows of each, evenly spread.
+def sample_rows(shape: tuple[int, ...], count: int = 16) -> np.ndarray:
+    """Rows of a matrix to judge it by, evenly spread: int [at most count]."""
+    return np.unique(np.linspace(0, shape[0] - 1, min(count, shape[0])).astype(int))
+
+
+def outlooks(shapes: Sequence[tuple[int, int]], samples: Sequence[np.ndarray]) -> list[Outlook]:
+    """What each form would make of matrices of these shapes: sizes exactly, errors from some rows of each, float32.
 
     Raises as `quant.quantize`.
     """
-    samples = [_sample(matrix, rows) for matrix in matrices]
-    weights = sum(prod(matrix.shape) for matrix in matrices)
+    weights = sum(map(prod, shapes))
     found = []
     for name, form in FORMS.items():
         sums = [quantization_error(sample, quantize(sample, form)) for sample in samples]
-        size = sum(form.nbytes(matrix.shape) for matrix in matrices)
+        size = sum(map(form.nbytes, shapes))
         error = error_ratio(sum(error for error, _ in sums), sum(whole for _, whole in sums))
         found.append(Outlook(name, 8 * size / max(weights, 1), size, error))
     return found
-
-
-def _sample(matrix: np.ndarray | PackedWeight, rows: int) -> np.ndarray:
-    ids = np.unique(np.linspace(0, matrix.shape[0] - 1, rows).astype(int))
-    return dequantize_rows(matrix, ids) if isinstance(matrix, PackedWeight) else to_float32(matrix[ids])
