@@ -163,7 +163,7 @@ def main() -> None:
         os.environ["TINYINFER_THREADS"] = str(args.threads)
     with ExitStack() as stack:
         llm = tinyinfer.load(args.model, activations="int8")
-        threads = team_of().size
+        threads = team_of(llm.model.threads).size
         files = [args.model, *filter(None, [args.theirs])]
         if args.requantize:
             folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))

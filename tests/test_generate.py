@@ -235,7 +235,7 @@ def test_weights_that_give_no_number_are_an_error_and_not_token_0(weight: float,
 
     def run(step: Any) -> None:
         unbroken(step)
-        if llm.model._x[0, C]:
+        if step.ids[0] == C:
             _with(step.logits, at, weight)
 
     tape.run = run

@@ -42,10 +42,10 @@ def test_integers_are_multiplied_and_added(team, n, rounds, pieces):
 
 @pytest.mark.parametrize("team", [1, 2, 5])
 @pytest.mark.parametrize(("n", "rounds", "pieces"), [(1, 1, 1), (3, 2, 5), (64, 7, 4)])
-def test_floats_are_added_to_what_was_there(team, n, rounds, pieces):
+def test_floats_are_multiplied_and_added(team, n, rounds, pieces):
     # whole numbers of which float32 holds every sum
     weights = RANDOM.integers(-9, 10, (n, ROWS)).astype(np.float32)
-    sums = RANDOM.integers(-9, 10, (pieces, 12, ROWS)).astype(np.float32)
-    expected = sums + rounds * 3 * weights.sum(axis=0)
-    run(team, multiply_floats, weights, np.float32(3), rounds, sums)
-    np.testing.assert_array_equal(sums, expected)
+    x = RANDOM.integers(-9, 10, 12).astype(np.float32)
+    sums = np.full((pieces, 12, ROWS), 99, np.float32)
+    run(team, multiply_floats, weights, x, rounds, sums)
+    np.testing.assert_array_equal(sums, np.broadcast_to(rounds * np.outer(x, weights.sum(axis=0)), sums.shape))

@@ -76,8 +76,8 @@ def test_where_a_window_has_moved_on_the_text_is_fed_again(passes):
     assert [length for said, _ in passes for _, length, _ in said] == [0, *range(30, 46)] * 2
 
 
-# keys and values of a token: 3 layers, 2 heads of 10, float32; weights in all
-KV, HIDDEN = 3 * 2 * 2 * 10 * 4, CONFIG["hidden_size"]
+# keys and values of a token: 3 layers, 2 heads of 10, float16; weights in all
+KV, HIDDEN = 3 * 2 * 2 * 10 * 2, CONFIG["hidden_size"]
 LAYERS = 3 * (HIDDEN * 100 + 60 * HIDDEN + 3 * HIDDEN * 56)
 HEAD, NORMS = 97 * HIDDEN, 7 * HIDDEN
 WEIGHTS = 4 * (LAYERS + HEAD + NORMS)
@@ -149,7 +149,7 @@ def test_all_is_measured_in_the_order_asked():
     )
     assert all(len(one.tokens_per_second.values) == 2 for one in report.measurements)
     assert all(one.tokens_per_second.low > 0 for one in report.measurements)
-    assert (report.model, report.weights, report.kv_dtype) == ("tiny", {"float32": WEIGHTS}, "float32")
+    assert (report.model, report.weights, report.kv_dtype) == ("tiny", {"float32": WEIGHTS}, "float16")
 
 
 def test_nothing_that_fits_is_refused():
@@ -184,3 +184,10 @@ def test_shares_are_of_medians():
     assert (one.bytes_per_second, one.multiply_adds_per_second) == (200, 1200)
     assert report.memory_share(one) == 0.5
     assert report.arithmetic_share(one) == 0.2
+
+
+@pytest.mark.usefixtures("small_probes")
+@pytest.mark.skipif(not tape.use_compiled(), reason="limits take compiled kernels")
+def test_the_machine_is_measured_with_the_models_threads():
+    tiny = LLM(Checkpoint(Path("tiny"), *random_model()), threads=3)
+    assert bench(tiny, Plan(prefill=(3,), decode=(), batch=(), repeats=1)).threads == 3

@@ -24,9 +24,9 @@ def test_reading_sums_the_whole_array(team, asked, pieces):
 def test_multiplying_counts_every_one(team, kind, a_round):
     probe = MultiplyProbe(TEAMS[team], kind)
     assert probe.count == team * PIECES * ROUNDS * a_round
-    before = probe.sums.copy()
     assert 0 < probe.rate() < np.inf
-    assert np.all(probe.sums != before)
+    if kind == "float32":  # of integers, sums of so many wrap
+        assert np.all(probe.sums == ROUNDS * len(probe.table))
 
 
 def test_the_array_is_a_quarter_of_what_is_free_at_most(monkeypatch):

@@ -30,7 +30,7 @@ A model that fits into the last cache may be read faster than memory. Attention'
 
 What leaves a list empty ("") leaves it out. Anything else that runs meanwhile lowers all of it; see the load.
 
-  tinyinfer bench smollm2-135m-instruct --quantize int4
+  tinyinfer bench smollm2-135m-instruct
   tinyinfer bench model.gguf --decode 8,512 --prefill "" --batch "" --md
 """
 

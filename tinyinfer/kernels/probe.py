@@ -7,14 +7,13 @@ are done.
 
 from __future__ import annotations
 
-from numba import types
-
 from .jit import inlined, jit
 from .memory import fetch_add, give_way, wait_for
 from .processor import uses
 from .simd import (
     add_nibble_products,
     broadcast_bytes,
+    broadcast_float,
     joined,
     load_bytes,
     load_floats,
@@ -24,10 +23,10 @@ from .simd import (
     no_nibble_products,
     plus,
     row_sums,
-    spread,
     store_floats,
     times,
     to_float,
+    zeros_like,
 )
 
 CLAIMED, DONE, COUNTERS = 0, 8, 16  # places of the counters, a cache line apart
@@ -66,8 +65,8 @@ def multiply_integers(codes, x, rounds, sums, counters):
     """As `matmul_int4` multiplies, with nothing around it: `rounds` times over, codes . x in integers.
 
     codes uint8 [n, ROWS, 4], 0..15; x int8 [12, 4]; sums float32 [pieces, 12, ROWS], to be written: for each piece p,
-    row r and t the sum over i and j of codes[i, r, j] * x[t, j]. Where there is no instruction that adds up in 32 bits,
-    16 hold it as long as n * rounds is at most 8, then wrap. These are n * ROWS * 48 * rounds multiply-adds a piece.
+    row r and t the sum over i and j of codes[i, r, j] * x[t, j]. Where no instruction adds up in 32 bits, sums are
+    right as long as n * rounds is at most 8, and then wrap. That makes n * ROWS * 48 * rounds multiply-adds a piece.
     """
     pieces = sums.shape[0]
     piece = fetch_add(counters, CLAIMED, 1)
@@ -85,20 +84,19 @@ def multiply_integers(codes, x, rounds, sums, counters):
 
 
 @jit
-def multiply_floats(weights, factor, rounds, sums, counters):
-    """sums += factor times the sum of the weights, `rounds` times over: float32 [n, ROWS] -> [pieces, 12, ROWS].
+def multiply_floats(weights, x, rounds, sums, counters):
+    """The same in float32: weights [n, ROWS], x [12], sums [pieces, 12, ROWS]: x[t] times the sum of weights[:, r].
 
-    The twelve must begin differently, or they would be one. These are n * ROWS * 12 * rounds multiply-adds a piece.
+    That makes n * ROWS * 12 * rounds multiply-adds a piece.
     """
     pieces = sums.shape[0]
     piece = fetch_add(counters, CLAIMED, 1)
     while piece < pieces:
-        places = plus(times(SUMS, ROWS), 12 * ROWS * piece)
-        factors, total = spread(types.float32(factor)), _load(sums, places)
+        factors, total = broadcast_float(x, SUMS), zeros_like(_load(weights, 0), SUMS)
         for _ in range(rounds):
             for at in range(0, weights.size, ROWS):
                 total = multiply_add(_load(weights, at), factors, total)
-        store_floats(sums, places, total)
+        store_floats(sums, plus(times(SUMS, ROWS), 12 * ROWS * piece), total)
         fetch_add(counters, DONE, 1)
         piece = fetch_add(counters, CLAIMED, 1)
     _wait_for_others(counters, pieces)

@@ -255,7 +255,7 @@ def _cases(llm: LLM, plan: Plan) -> tuple[list[Prefill | Decode], list[str]]:
 def _probes(model: Model) -> list[ReadProbe | MultiplyProbe]:
     from ..kernels.threads import team_of
 
-    team, counts = team_of(), multiply_adds(model.tensors, 1, 1)
+    team, counts = team_of(model.threads), multiply_adds(model.tensors, 1, 1)
     return [ReadProbe(team, probe_bytes()), MultiplyProbe(team, max(counts, key=counts.__getitem__))]
 
 

@@ -58,22 +58,22 @@ class MultiplyProbe:
         self.team, self.kind = team, kind
         self.pieces = PIECES * team.size
         if kind == "int8":
-            self.table, self.factor = np.full((TABLE // (4 * ROWS), ROWS, 4), 15, np.uint8), np.ones((12, 4), np.int8)
+            self.table, self.x = np.full((TABLE // (4 * ROWS), ROWS, 4), 15, np.uint8), np.ones((12, 4), np.int8)
         else:
-            self.table, self.factor = np.ones((TABLE // (4 * ROWS), ROWS), np.float32), np.float32(1)
-        self.sums = np.zeros((self.pieces, 12, ROWS), np.float32) + np.arange(12, dtype=np.float32)[:, None]
+            self.table, self.x = np.ones((TABLE // (4 * ROWS), ROWS), np.float32), np.ones(12, np.float32)
+        self.sums = np.zeros((self.pieces, len(self.x), ROWS), np.float32)
 
     @property
     def count(self) -> int:
         """Multiply-adds of one call."""
-        return self.pieces * ROUNDS * self.table.size * 12
+        return self.pieces * ROUNDS * self.table.size * len(self.x)
 
     def rate(self) -> float:
         """Multiply-adds a second."""
         from ..kernels.probe import multiply_floats, multiply_integers
 
         kernel = multiply_integers if self.kind == "int8" else multiply_floats
-        return self.count / _team_seconds(self.team, kernel, self.table, self.factor, ROUNDS, self.sums)
+        return self.count / _team_seconds(self.team, kernel, self.table, self.x, ROUNDS, self.sums)
 
 
 def _team_seconds(team: Team, kernel: Callable, *arguments: object) -> float:

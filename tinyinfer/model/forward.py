@@ -51,7 +51,7 @@ class Model:
         self, config: ModelConfig, tensors: ModelTensors, *, kv_dtype: str = "float32", threads: int | None = None
     ):
         """kv_dtype: what its caches hold, see `cache.KV_DTYPES`; threads: see `kernels.threads.team_of`."""
-        self.config, self.tensors, self.kv_dtype = config, tensors, kv_dtype
+        self.config, self.tensors, self.kv_dtype, self.threads = config, tensors, kv_dtype, threads
         self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
         self._new_turn()
         if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
