@@ -1,8 +1,8 @@
 """tinyinfer and llama.cpp by turns on the same GGUF file: python examples/compare_llama_cpp.py model.gguf
 
 Needs llama-cpp-python: pip install "tinyinfer[bench]". Compile it on the machine that is measured, since a ready-made
-wheel may lack its instructions; what it was compiled for is printed first. Should its first pass crash, as seen with
-AMX code compiled by GCC 12: `--no-repack` goes round that at the price of half its speed, a newer compiler at none.
+wheel may lack its instructions; what it was compiled for is printed first. Should it crash in its first pass, as
+one did that GCC 12 had compiled for AMX, `--no-repack` goes round that, at half of llama.cpp's speed or less.
 
 Passes of the model alone are timed, without text or sampling, with the same number of threads: a prompt of 512 tokens,
 and 16 tokens one by one behind 8 and behind 512. What is shown is the median of all rounds, the lowest and the highest.

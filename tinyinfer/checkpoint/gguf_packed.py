@@ -7,12 +7,13 @@
                                                to float16, 2^-11 of each at most; codes stay
     Q5_0   5.5    int8-g32              yes
     Q8_0   8.5    int8-g32              yes
-    Q5_1   6      int8-g32              no     has a minimum, which int8 has not: to the nearest of 255 even steps, half
-    Q5_K   5.5    int8-g32              no     of one being 1/254 of a group's largest weight
+    Q5_1   6      int8-g32              no     has a minimum, which int8 has not: to the nearest of even steps, half of
+    Q5_K   5.5    int8-g32              no     one being 1/254 to 1/192 of a group's largest weight (`quant/int8.py`)
     Q6_K   6.6    int8-g32              no     has a scale for 16 weights: the same
 
-So 5 and 6 bits a weight become 8.5: larger, but read by a kernel that there is. Where it is not exact, the steps are
-usually an eighth (Q5) to a quarter (Q6) of those that the type has itself. F32, F16 and BF16 stay as they are.
+So 5 and 6 bits a weight become 8.5: larger, but read by a kernel that there is. bfloat16 would take twice that and not
+be exact either: a Q6_K weight is a scale of 11 bits times one of 7 times a code of 6, and bfloat16 holds 8. What was
+rounded is not lost: `GgufTensor.values` has it. F32, F16 and BF16 stay as they are.
 Block layouts: ggml-common.h of https://github.com/ggml-org/ggml, each a C struct.
 """
 
