@@ -14,7 +14,7 @@ help:
 	@echo "make run              answer a question with a small real model (made ready on first use)"
 	@echo "make run PROMPT='..'  answer yours; MODEL='..' takes another model of the catalogue"
 	@echo "make test             the whole test suite, real models included"
-	@echo "make test-arm         the tests of the kernels as on 64-bit ARM, emulated (Debian; half an hour)"
+	@echo "make test-arm         the tests of the kernels as on 64-bit ARM, emulated (Debian; takes long)"
 	@echo "make lint             ruff: style and formatting"
 	@echo "make clean            remove .venv and caches; pulled models stay in weights/"
 

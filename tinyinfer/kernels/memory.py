@@ -98,7 +98,11 @@ def ticks(typing_context):
         if machine == "x86_64":
             return builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.readcyclecounter"), [])
         if machine in ("aarch64", "arm64"):
-            return builder.call(ir.InlineAsm(function, "mrs $0, cntvct_el0", "=r", side_effect=True), [])
+            # not by inline assembly, which needs an assembler that Numba does not set up
+            name = builder.module.add_metadata([ir.MetaDataString(builder.module, "cntvct_el0")])
+            function = ir.FunctionType(ir.IntType(64), [name.type])
+            read = cgutils.get_or_insert_function(builder.module, function, "llvm.read_volatile_register.i64")
+            return builder.call(read, [name])
         return ir.Constant(ir.IntType(64), 0)
 
     return types.int64(), generate
