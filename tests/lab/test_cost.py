@@ -9,7 +9,7 @@ from tests.tiny_models import CONFIG, WINDOWED, random_model
 from tinyinfer.cache import KVCache
 from tinyinfer.config import read_config
 from tinyinfer.lab.cost import cache_bytes, multiply_adds, tensor_bytes, weight_bytes, weight_forms
-from tinyinfer.model.names import collect_tensors
+from tinyinfer.model.tensors import collect_tensors
 from tinyinfer.quant import quantize
 
 # CONFIG: 3 layers, hidden 40, feed-forward 56, 6 heads and 2 for keys and values of 10, vocabulary 97

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..cache import KVCache
 from ..checkpoint.safetensors import dtype_name
-from ..model.names import ModelTensors, Tensor
+from ..model.tensors import ModelTensors, Tensor
 from ..quant import PackedWeight
 
 
@@ -60,10 +60,11 @@ def cache_bytes(cache: KVCache, length: int, new: int = 1) -> float:
 
 def _read_by_all(tensors: ModelTensors) -> Iterator[Tensor]:
     yield from _of_layers(tensors)
-    yield tensors.final_norm
+    yield from (tensor for name, tensor in tensors.outer.items() if name != "positions")
     yield tensors.head
 
 
 def _of_layers(tensors: ModelTensors) -> Iterator[Tensor]:
     for layer in tensors.layers:
-        yield from layer.values()
+        for tensor in layer.values():
+            yield from tensor if isinstance(tensor, tuple) else (tensor,)

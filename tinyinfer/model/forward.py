@@ -20,12 +20,13 @@ import numpy as np
 
 from .. import cache as kv
 from ..checkpoint.safetensors import to_float32
-from ..config import LayerConfig, ModelConfig, Rope
+from ..config import BEFORE, LayerConfig, ModelConfig, Rope
+from ..errors import UnsupportedModel
 from ..kernels.step import Step
-from ..kernels.tape import Tape
+from ..kernels.tape import ACTIVATIONS, Tape
 from ..reference import softcap
-from .names import ModelTensors
 from .rope import rotary_angles
+from .tensors import ModelTensors
 
 MOST_ROWS = 512  # new tokens in one step: enough to fill the products, few enough to bound memory
 
@@ -50,9 +51,13 @@ class Model:
     def __init__(
         self, config: ModelConfig, tensors: ModelTensors, *, kv_dtype: str = "float32", threads: int | None = None
     ):
-        """kv_dtype: what its caches hold, see `cache.KV_DTYPES`; threads: see `kernels.threads.team_of`."""
+        """kv_dtype: what its caches hold, see `cache.KV_DTYPES`; threads: see `kernels.threads.team_of`.
+
+        Raises `UnsupportedModel` naming a fact of the model that only `reference.py` can work with yet.
+        """
+        _refuse_unsupported(config)
         self.config, self.tensors, self.kv_dtype, self.threads = config, tensors, kv_dtype, threads
-        self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
+        self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers if layer.rope))
         self._new_turn()
         if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
             me = weakref.ref(self)
@@ -65,7 +70,7 @@ class Model:
             layers.write(index, config.layers[index], tensors.layers[index])
         last = tape.buffer(config.hidden_size, own=True)
         tape.gather(x, last)
-        tape.norm(last, _norm_weight(config, tensors.final_norm), config.norm_eps, last, wanted=True)
+        tape.norm(last, _norm_weight(config, tensors.outer["final_norm"]), config.norm.eps, last, wanted=True)
         tape.logits(last, tensors.head)
         tape.finish(config.num_heads, config.head_dim)
 
@@ -131,7 +136,7 @@ class Layers:
         self._feed_forward(weights)
 
     def _norm(self, weight: np.ndarray) -> None:
-        self.tape.norm(self.x, _norm_weight(self.config, weight), self.config.norm_eps, self.normed)
+        self.tape.norm(self.x, _norm_weight(self.config, weight), self.config.norm.eps, self.normed)
 
     def _attention(self, index: int, settings: LayerConfig, weights: Mapping[str, np.ndarray]) -> None:
         config, tape = self.config, self.tape
@@ -140,7 +145,7 @@ class Layers:
         rope = self.ropes.index(settings.rope), settings.rope.dims // 2
         self._linear(self.normed, weights, ("query", "key", "value"), self.heads)
         limits = settings.window, config.attention_scale, config.attention_softcap
-        tape.attention(self.heads, self.shape, self.mixed, *rope, norms, config.norm_eps, *place, *limits)
+        tape.attention(self.heads, self.shape, self.mixed, *rope, norms, config.norm.eps, *place, *limits)
         self._add(self.mixed, weights, "output", "attention_post_norm")
 
     def _feed_forward(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -153,12 +158,12 @@ class Layers:
 
     def _add(self, y: np.ndarray, weights: Mapping[str, np.ndarray], name: str, post_norm: str) -> None:
         """x += linear(y), by way of a norm where the family has one there."""
-        if not self.config.post_norms:
+        if post_norm not in self.config.layer_norms:
             self._linear(y, weights, (name,), self.x, add=True)
             return
         self._linear(y, weights, (name,), self.result)
         weight = _norm_weight(self.config, weights[post_norm])
-        self.tape.norm(self.result, weight, self.config.norm_eps, self.result, total=self.x)
+        self.tape.norm(self.result, weight, self.config.norm.eps, self.result, total=self.x)
 
     def _linear(self, x, weights: Mapping[str, np.ndarray], names: Sequence[str], out: np.ndarray, add=False) -> None:
         self.tape.linear(x, [weights[name] for name in names], _biases(weights, names), out, add)
@@ -179,4 +184,31 @@ def _angles(rope: Rope, chunks: Sequence[Chunk]) -> list[np.ndarray]:
 
 
 def _norm_weight(config: ModelConfig, array: np.ndarray | None) -> np.ndarray | None:
-    return None if array is None else to_float32(array) + np.float32(config.norm_offset)
+    return None if array is None else to_float32(array) + np.float32(config.norm.offset)
+
+
+def _refuse_unsupported(config: ModelConfig) -> None:
+    """Raise `UnsupportedModel` naming the first fact that the layers written here would get wrong."""
+    norm = config.norm
+    reasons = {
+        "norms that take the mean off": norm.centered,
+        "norms without weights": not norm.weight,
+        "norms after attention and feed-forward alone": not set(BEFORE) <= set(config.layer_norms),
+        "parallel attention and feed-forward": config.parallel,
+        "learned positions": config.position_offset is not None,
+        "a norm of the embedding": config.embedding_norm,
+        "layers without rotation": any(layer.rope is None for layer in config.layers),
+        "a scale of logits": config.logit_scale != 1,
+        "a bias of the head": config.head_bias,
+        "a scale of what layers add": config.residual_scale != 1,
+        f"query and key norms over {config.qk_norm}": config.qk_norm not in (None, "head"),
+        "clipped queries, keys and values": config.qkv_clip is not None,
+        "linear biases of attention (ALiBi)": bool(config.alibi),
+        "attention sinks": config.sinks,
+        "latent attention": config.latent is not None,
+        "feed-forwards without a gate": not config.gated,
+        f"the activation {config.activation}": config.activation not in ACTIVATIONS,
+        "mixtures of experts": any(layer.sparse for layer in config.layers),
+    }
+    if found := next((reason for reason, unsupported in reasons.items() if unsupported), None):
+        raise UnsupportedModel(f"{config.architecture}: {found} can't be run yet, except by tinyinfer.reference")
