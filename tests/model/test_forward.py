@@ -13,12 +13,23 @@ from hypothesis import strategies as st
 from tests import float64_model
 from tests.interrupts import interrupt
 from tests.kernels.tapes import run_by
-from tests.tiny_models import GOLDEN, LLAMA_LIKE, WINDOWED, golden_folder, random_model, random_runtime, write_model
+from tests.tiny_models import (
+    ARCHITECTURES,
+    GOLDEN,
+    LLAMA_LIKE,
+    VARIANTS,
+    WINDOWED,
+    golden_folder,
+    random_model,
+    random_runtime,
+    write_model,
+)
 from tinyinfer import reference
 from tinyinfer.cache import KVCache, Sequence
 from tinyinfer.checkpoint.safetensors import open_safetensors
 from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import read_config
+from tinyinfer.errors import UnsupportedModel
 from tinyinfer.generate import CachedSequence
 from tinyinfer.model.forward import MOST_ROWS, Chunk, Model
 from tinyinfer.model.tensors import collect_tensors
@@ -30,7 +41,9 @@ TOLERANCE = 5e-5
 NEAR_TIE = 1e-3  # the golden README's word for two tokens that either may come first
 
 
-RUNNING = [*LLAMA_LIKE, "ernie4-5", "gemma", "gemma2", "glm4", "ernie4-5-bias", "glm4-no-bias"]
+RUNNING = [*LLAMA_LIKE, "ernie4-5", "gemma", "gemma2", "glm4"]
+RUNNING_VARIANTS = ["ernie4-5-bias", "gemma-legacy-gelu", "glm4-no-bias"]
+REFUSED = sorted({*ARCHITECTURES, *VARIANTS} - {*RUNNING, *RUNNING_VARIANTS})
 
 
 @cache
@@ -71,7 +84,25 @@ def test_golden_logits(name: str, size: int, block_size: int):
     found = feed(model, sequence, golden["input_ids"], size)
     assert found.dtype == np.float32
     assert np.abs(found - golden["logits"]).max() < TOLERANCE
-    assert sequence.length == 48
+    assert sequence.length == len(golden["input_ids"])
+
+
+@pytest.mark.parametrize("size", [40, 7, 1])
+@pytest.mark.parametrize("name", RUNNING_VARIANTS)
+def test_golden_logits_of_variants(name: str, size: int):
+    model, golden = golden_model(name)
+    found = feed(model, KVCache(model.config, 8).sequence(), golden["input_ids"], size)
+    assert np.abs(found - golden["logits"]).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_only_the_reference_can_run_are_refused(name: str):
+    checkpoint = open_checkpoint(golden_folder(name))
+    config = read_config(checkpoint.config)
+    tensors = collect_tensors(config, checkpoint.tensors)
+    with pytest.raises(UnsupportedModel, match=f"^{config.architecture}: .* can't be run yet, except by") as error:
+        Model(config, tensors)
+    assert len(str(error.value)) < 150
 
 
 @pytest.mark.parametrize("name", RUNNING)

@@ -383,7 +383,7 @@ def test_a_fused_quantized_tensor_is_taken_apart_wherever_its_parts_begin(heads:
 
 
 # where the rows of each are: taken in turns, turned in pairs side by side, transposed, and one after the other
-ROWS_IN_ORDER = [
+REORDERED = [
     "falcon-grouped",
     "gpt-neox",
     "cohere",
