@@ -33,7 +33,7 @@ PACKED = {
     ("nf4", "float16"): "nf4",
     ("nf4", "float32"): "nf4_double",
 }
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 
 Array = np.ndarray
 Weight = np.ndarray | PackedWeight
@@ -75,16 +75,54 @@ class Tape:
             self._own.add(array.ctypes.data)
         return array
 
-    def norm(self, x: Array, weight: Array, eps: float, out: Array, total: Array | None = None, wanted=False) -> None:
-        """out = rms_norm(x) * weight; with `total`, also total += out."""
+    def norm(
+        self, x: Array, weight: Array, eps: float, out: Array, total: Array | None = None, wanted=False,
+        bias: Array | None = None, centered=False,
+    ) -> None:  # fmt: skip
+        """out = rms_norm(x) * weight; if `centered`, layer_norm(x) * weight + bias. With `total`, also total += out."""
 
         def twin(step: Step) -> None:
             n = len(step.wanted) if wanted else step.rows
-            out[:n] = reference.rms_norm(x[:n], weight, eps)
+            out[:n] = _normed(x[:n], weight, bias, eps, centered)
             if total is not None:
                 total[:n] += out[:n]
 
-        self._add("norm_row", [x, weight, out, x.shape[1], total], twin, (eps,), source=x, target=out, wanted=wanted)
+        fields = [x, weight, out, x.shape[1], total]
+        name, fields = ("layer_norm_row", [*fields, bias]) if centered else ("norm_row", fields)
+        self._add(name, fields, twin, (eps,), source=x, target=out, wanted=wanted)
+
+    def head_norm(self, x: Array, begin: int, count: int, weight: Array, bias, eps: float, centered: bool) -> None:
+        """Normalise `count` vectors of each row, side by side from column `begin` on, in place.
+
+        weight [n, D]: they take its rows in turn; bias [D] or None.
+        """
+        dim = weight.shape[1]
+
+        def twin(step: Step) -> None:
+            part = x[: step.rows, begin : begin + count * dim]
+            heads = part.reshape(step.rows, -1, len(weight), dim)
+            part[:] = _normed(heads, weight, bias, eps, centered).reshape(part.shape)
+
+        fields = [x, x.shape[1], begin, count, dim, weight, len(weight), bias]
+        self._add("head_norm_row", fields, twin, (eps, float(centered)), target=x)
+
+    def clip(self, x: Array, limit: float) -> None:
+        """x is kept within -limit and limit."""
+
+        def twin(step: Step) -> None:
+            np.clip(x[: step.rows], -np.float32(limit), np.float32(limit), out=x[: step.rows])
+
+        self._add("clip_row", [x, x.shape[1]], twin, (limit,), target=x)
+
+    def add_positions(self, x: Array, table: Array, offset: int) -> None:
+        """x += the rows of a float32 table that belong to the tokens' positions, from row `offset` on."""
+
+        def twin(step: Step) -> None:
+            for sequence, rows in step.slices():
+                first = sequence.length + offset
+                x[rows] += table[first : first + rows.stop - rows.start]
+
+        self._add("positions_row", [x, x.shape[1], table, offset], twin, target=x)
 
     def linear(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None], out: Array, add=False
@@ -99,33 +137,39 @@ class Tape:
             self._linear(x, weight, bias, out, column, add, wait=i == len(weights) - 1)
             column += len(weight)
 
-    def logits(self, x: Array, weight: Weight) -> None:
-        """The step's logits = x weight^T, for the rows that need them."""
+    def logits(self, x: Array, weight: Weight, bias: Array | None = None) -> None:
+        """The step's logits = x weight^T + bias, for the rows that need them."""
         self._quantize(x, [weight], wanted=True)
-        self._linear(x, weight, None, None, 0, False)
+        self._linear(x, weight, bias, None, 0, False)
 
     def gated_linear(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None], activation: str, both: Array,
-        out: Array, readers: Sequence[Weight] = (),
+        out: Array, readers: Sequence[Weight] = (), clamp: tuple[float, float] | None = None,
     ) -> None:  # fmt: skip
         """out = activation(gate) * up, where gate and up are x times the two weights, of one shape, plus biases.
 
+        With a single weight, out = activation(up). `clamp`: limit and slope of gpt-oss's gate, see `reference.gated`.
         A piece of it goes through in one go, for all rows; also into codes, for those `readers` of it that take codes.
-        `both` [rows, 2 width] holds what is between.
+        `both` [rows, width of all weights] holds what is between.
         """
         self._quantize(x, weights)
         width = out.shape[1]
         pieces = _pieces(width, sum(weight.nbytes for weight in weights))
         head = len(self._rows)
-        for weight, bias, column in zip(weights, biases, (0, width), strict=True):
-            self._linear(x, weight, bias, both, column, False, pieces=pieces)
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            self._linear(x, weight, bias, both, i * width, False, pieces=pieces)
 
         def twin(step: Step) -> None:
-            gate, up = np.split(both[: step.rows], 2, axis=-1)
-            out[: step.rows] = reference.activation(activation, gate) * up
+            *gate, up = np.split(both[: step.rows], len(weights), axis=-1)
+            if clamp:
+                out[: step.rows] = reference.clamped(gate[0], up, *clamp)
+            else:
+                bent = reference.activation(activation, gate[0] if gate else up)
+                out[: step.rows] = bent * up if gate else bent
 
+        name = "clamped_part" if clamp else "gated_part" if len(weights) == 2 else "activated_part"
         fields = [both, width, ACTIVATIONS.index(activation), out]
-        self._add("gated_part", fields, twin, pieces=pieces, counted=t.OF_THE_WHOLE, target=out)
+        self._add(name, fields, twin, clamp or (), pieces=pieces, counted=t.OF_THE_WHOLE, target=out)
         for groups in _group_counts(readers):
             self._add_codes("quantize_part", out, groups, pieces=pieces, counted=t.OF_THE_WHOLE)
         self._join(head)
@@ -194,13 +238,14 @@ class Tape:
 
     def attention(
         self, heads: Array, shape: tuple[int, int, int], out: Array, rope: int, half: int, norms, eps: float,
-        pool: int, layer: int, window: int | None, scale: float, cap: float | None,
+        pool: int, layer: int, window: int | None, scale: float, cap: float | None, slopes: Array | None = None,
+        sinks: Array | None = None,
     ) -> None:  # fmt: skip
         """Store keys and values, and out [rows, H * D] = what every query sees in its own sequence.
 
         heads holds [rows, H + 2 G, D] of `shape` (H, G, D), as the linear maps left it. Queries and keys are normalised
         by `norms`, weights [D] or None for either, and 2 * `half` of their numbers turned by rotation `rope`.
-        pool, layer: where the layer's keys and values are.
+        pool, layer: where the layer's keys and values are. slopes, sinks: see `plain.attend`.
         """
         num_heads, kv_heads, dim = shape
 
@@ -217,13 +262,14 @@ class Tape:
                 table = sequence.tables[pool]
                 table.store(layer, sequence.length, key[rows], split[rows, -kv_heads:])
                 seen = table.load(layer, table.first_position, sequence.length + rows.stop - rows.start)
-                out[rows] = plain.attend(query[rows], *seen, scale, window, cap).reshape(-1, num_heads * dim)
+                mixed = plain.attend(query[rows], *seen, scale, window, cap, slopes, sinks)
+                out[rows] = mixed.reshape(-1, num_heads * dim)
 
         place = [heads, *shape, rope, half, *norms, pool, layer]
         numbers = eps, scale, cap or 0
         self._add(f"store_{self.kv_dtype}", place, None, numbers, pieces=kv_heads, counted=t.OF_EACH_ROW_OF_SEVERAL)
         self._add(
-            f"attend_{self.kv_dtype}", [*place, out, window or 0], twin, numbers,
+            f"attend_{self.kv_dtype}", [*place, out, window or 0, slopes, sinks], twin, numbers,
             pieces=kv_heads, counted=t.OF_EACH_LOOK,
         )  # fmt: skip
         self._add("settle_row", [num_heads, dim, out], None, target=out)
@@ -244,9 +290,9 @@ class Tape:
         for row, numbers in zip(self._table_numbers, self._numbers, strict=True):
             row[: len(numbers)] = numbers
         if use_compiled():
-            from . import embedding, linear, operations
+            from . import embedding, linear, operations, rows
 
-            codes = {**vars(operations), **vars(linear), **vars(embedding)}
+            codes = {**vars(operations), **vars(rows), **vars(linear), **vars(embedding)}
             self._table[:, t.CODE] = [codes[name].address for name in self._names]
 
     def run(self, step: Step) -> None:
@@ -307,6 +353,10 @@ class Tape:
             self._kept.append(value)
             return value.ctypes.data
         return int(value)
+
+
+def _normed(x: Array, weight: Array, bias: Array | None, eps: float, centered: bool) -> Array:
+    return reference.layer_norm(x, weight, bias, eps) if centered else reference.rms_norm(x, weight, eps)
 
 
 def _pieces(rows: int, nbytes: int) -> int:
