@@ -154,7 +154,7 @@ class Tape:
         """
         self._quantize(x, weights)
         width = out.shape[1]
-        pieces = _pieces(width, sum(weight.nbytes for weight in weights))
+        pieces = pieces_of(width, sum(weight.nbytes for weight in weights))
         head = len(self._rows)
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             self._linear(x, weight, bias, both, i * width, False, pieces=pieces)
@@ -170,7 +170,7 @@ class Tape:
         name = "clamped_part" if clamp else "gated_part" if len(weights) == 2 else "activated_part"
         fields = [both, width, ACTIVATIONS.index(activation), out]
         self._add(name, fields, twin, clamp or (), pieces=pieces, counted=t.OF_THE_WHOLE, target=out)
-        for groups in _group_counts(readers):
+        for groups in group_counts(readers):
             self._add_codes("quantize_part", out, groups, pieces=pieces, counted=t.OF_THE_WHOLE)
         self._join(head)
 
@@ -182,17 +182,20 @@ class Tape:
             result = x[:n] @ floats.T + (0 if bias is None else bias)
             np.copyto(target, target + result if add else result)
 
+        name, fields = self._linear_fields(x, weight, bias, out, column, add)
+        self._add(
+            name, fields, twin, wanted=out is None, pieces=pieces or pieces_of(len(weight), weight.nbytes),
+            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
+        )  # fmt: skip
+
+    def _linear_fields(self, x, weight, bias, out, column, add) -> tuple[str, list]:
+        """What the operation of a linear map is called, and its fields."""
         kind, fields = self._weight(weight)
         rows, codes = len(weight), [x]
         if isinstance(weight, PackedWeight):
             codes = self._codes[x.ctypes.data, weight.codes.shape[1]]
         where = [rows, out, rows if out is None else out.shape[1], column, bias, add]
-        fields = [*where, *codes, *fields]
-        name = f"linear_{kind}"
-        self._add(
-            name, fields, twin, wanted=out is None, pieces=pieces or _pieces(rows, weight.nbytes),
-            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
-        )  # fmt: skip
+        return f"linear_{kind}", [*where, *codes, *fields]
 
     def embed(self, table: Weight, factor: float, out: Array) -> None:
         """out = the table's rows of the step's tokens, times a factor."""
@@ -222,7 +225,7 @@ class Tape:
     def _quantize(self, x: Array, weights: Sequence[Weight], wanted: bool = False) -> None:
         """x as 8-bit codes for the quantized weights among those that follow; in NumPy they take x as it is."""
         head = self._last_head if self._row_result is x else None
-        for groups in _group_counts(weights):
+        for groups in group_counts(weights):
             if (x.ctypes.data, groups) not in self._current:
                 self._add_codes("quantize_row", x, groups, wanted=wanted)
                 if head is not None:  # what is there row by row becomes codes row by row
@@ -290,10 +293,7 @@ class Tape:
         for row, numbers in zip(self._table_numbers, self._numbers, strict=True):
             row[: len(numbers)] = numbers
         if use_compiled():
-            from . import embedding, linear, operations, rows
-
-            codes = {**vars(operations), **vars(rows), **vars(linear), **vars(embedding)}
-            self._table[:, t.CODE] = [codes[name].address for name in self._names]
+            self._table[:, t.CODE] = list(map(code_of, self._names))
 
     def run(self, step: Step) -> None:
         """Do everything, for the rows of this step."""
@@ -355,16 +355,24 @@ class Tape:
         return int(value)
 
 
+def code_of(name: str) -> int:
+    """The address of an operation's compiled code."""
+    from . import embedding, grouped, linear, operations, rows
+
+    rooms = operations, linear, embedding, rows, grouped
+    return next(vars(room)[name].address for room in rooms if name in vars(room))
+
+
 def _normed(x: Array, weight: Array, bias: Array | None, eps: float, centered: bool) -> Array:
     return reference.layer_norm(x, weight, bias, eps) if centered else reference.rms_norm(x, weight, eps)
 
 
-def _pieces(rows: int, nbytes: int) -> int:
+def pieces_of(rows: int, nbytes: int) -> int:
     """Into how many pieces to deal out a weight of so many rows; a piece is at least 32."""
     return max(1, min(nbytes // PIECE_BYTES, -(-rows // 32)))
 
 
-def _group_counts(weights: Sequence[Weight]) -> list[int]:
+def group_counts(weights: Sequence[Weight]) -> list[int]:
     """Into how many groups the quantized ones among some weights take a row of x."""
     return list(dict.fromkeys(weight.codes.shape[1] for weight in weights if isinstance(weight, PackedWeight)))
 

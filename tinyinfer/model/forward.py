@@ -22,6 +22,7 @@ from .. import cache as kv
 from ..config import ModelConfig, Rope
 from ..kernels.step import Step
 from ..kernels.tape import Tape
+from ..kernels.tape_grouped import GroupedTape
 from ..reference import softcap
 from .layers import Layers, refuse_unsupported
 from .rope import rotary_angles
@@ -61,7 +62,8 @@ class Model:
         if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
             me = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
-        self._tape = tape = Tape(MOST_ROWS, kv_dtype, threads)
+        kind = GroupedTape if config.experts else Tape
+        self._tape = tape = kind(MOST_ROWS, kv_dtype, threads)
         layers = Layers(tape, config, self.ropes)
         layers.begin(tensors)
         for index in range(config.num_layers):

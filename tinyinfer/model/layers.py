@@ -15,6 +15,7 @@ from .. import cache as kv
 from ..config import BEFORE, LayerConfig, ModelConfig, Rope
 from ..errors import UnsupportedModel
 from ..kernels.tape import Tape
+from ..kernels.tape_grouped import GroupedTape
 from .tensors import ModelTensors, Tensors, floats
 
 Array = np.ndarray
@@ -37,6 +38,18 @@ class Layers:
         self.inner = tape.buffer((1 + config.gated) * config.intermediate_size)
         self.gated = tape.buffer(config.intermediate_size)
         self.result = tape.buffer(config.hidden_size)
+        if config.experts:
+            self._make_room_for_experts(tape, config)
+
+    def _make_room_for_experts(self, tape: GroupedTape, config: ModelConfig) -> None:
+        experts = config.experts
+        self.routes = tape.routes(experts)
+        self.scores = tape.buffer(experts.count)
+        self.sent = tape.places(config.hidden_size, self.routes)
+        self.expert_inner = tape.places(2 * experts.size, self.routes)
+        self.expert_gated = tape.places(experts.size, self.routes)
+        self.expert_result = tape.places(config.hidden_size, self.routes)
+        self.shared_inner, self.shared_gated = tape.buffer(2 * experts.shared_size), tape.buffer(experts.shared_size)
 
     def begin(self, tensors: ModelTensors) -> None:
         """Tokens become vectors."""
@@ -56,7 +69,10 @@ class Layers:
         else:
             self._attention(index, settings, weights, before)
             thinking = self._before(weights, "mlp_norm", self.mlp_normed)
-        self._feed_forward(weights, thinking)
+        if settings.sparse:
+            self._mixture(weights, thinking)
+        else:
+            self._feed_forward(weights, thinking)
 
     def end(self, tensors: ModelTensors) -> None:
         """The vectors that are asked for become logits."""
@@ -119,14 +135,39 @@ class Layers:
         return [None, None]
 
     def _feed_forward(self, weights: Weights, x: Array) -> None:
-        config = self.config
-        names = ("gate", "up") if config.gated else ("up",)
-        parts, biases = [weights[name] for name in names], _biases(weights, names)
-        clamp = None if config.gate_limit is None else (config.gate_limit, config.gate_slope)
-        self.tape.gated_linear(
-            x, parts, biases, config.activation, self.inner, self.gated, readers=[weights["down"]], clamp=clamp
-        )
+        self._gated(x, weights, ("gate", "up") if self.config.gated else ("up",), "down", self.inner, self.gated)
         self._add(self.gated, weights, "down", "mlp_post_norm")
+
+    def _gated(self, x: Array, weights: Weights, names: Sequence[str], down: str, inner: Array, out: Array) -> None:
+        parts, biases = [weights[name] for name in names], _biases(weights, names)
+        readers = [weights[down]]
+        self.tape.gated_linear(x, parts, biases, self.config.activation, inner, out, readers, clamp=self._clamp)
+
+    @property
+    def _clamp(self) -> tuple[float, float] | None:
+        limit = self.config.gate_limit
+        return None if limit is None else (limit, self.config.gate_slope)
+
+    def _mixture(self, weights: Weights, x: Array) -> None:
+        """Each row goes to a few experts, which work on the rows that they are sent; and to the one that all share."""
+        tape, routes = self.tape, self.routes
+        self._linear(x, weights, ("router",), self.scores)
+        correction = floats(weights["router_correction"]) if self.config.experts.correction else None
+        tape.route(self.scores, correction, routes)
+        tape.spread(x, routes, self.sent)
+        self._of_experts(self.sent, weights, ("expert_gate", "expert_up"), self.expert_inner)
+        tape.gate_places(self.expert_inner, self.config.activation, routes, self.expert_gated, self._clamp)
+        self._of_experts(self.expert_gated, weights, ("expert_down",), self.expert_result)
+        tape.combine(self.expert_result, routes, self.x)
+        if self.config.experts.shared_size:
+            names = ("shared_gate", "shared_up")
+            self._gated(x, weights, names, "shared_down", self.shared_inner, self.shared_gated)
+            self._linear(self.shared_gated, weights, ("shared_down",), self.x, add=True)
+
+    def _of_experts(self, x: Array, weights: Weights, names: Sequence[str], out: Array) -> None:
+        nothing = [None] * self.config.experts.count
+        biases = [list(map(floats, weights.get(f"{name}_bias", ()))) or nothing for name in names]
+        self.tape.grouped_linear(x, [weights[name] for name in names], biases, self.routes, out)
 
     def _add(self, y: Array, weights: Weights, name: str, post_norm: str) -> None:
         """x += linear(y), by way of a norm where the family has one there."""
@@ -148,7 +189,9 @@ def refuse_unsupported(config: ModelConfig) -> None:
     """Raise `UnsupportedModel` naming the first fact that the layers written here would get wrong."""
     reasons = {
         "latent attention": config.latent is not None,
-        "mixtures of experts": any(layer.sparse for layer in config.layers),
+        "mixtures of experts with norms after or without gates": (
+            config.experts is not None and not (config.gated and "mlp_post_norm" not in config.layer_norms)
+        ),
         "a scale of what layers add, without norms before": (
             config.residual_scale != 1 and not set(BEFORE) <= set(config.layer_norms)
         ),
