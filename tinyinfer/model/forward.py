@@ -62,14 +62,14 @@ class Model:
         if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
             me = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
-        kind = GroupedTape if config.experts else Tape
+        kind = GroupedTape if config.experts or config.latent else Tape
         self._tape = tape = kind(MOST_ROWS, kv_dtype, threads)
         layers = Layers(tape, config, self.ropes)
         layers.begin(tensors)
         for index in range(config.num_layers):
             layers.write(index, config.layers[index], tensors.layers[index])
         layers.end(tensors)
-        tape.finish(config.num_heads, config.head_dim)
+        tape.finish(config.num_heads, config.cache_shape[1])
 
     def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:
         """An empty cache, of what this model keeps."""

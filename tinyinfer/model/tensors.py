@@ -135,9 +135,10 @@ def _parts(name: str, shapes: Shapes, sign: str, groups: int, take: Take) -> Ite
     if "{}" in name:
         whole = [take(name.format(i), stored) for i in range(shape[0])]
     else:
-        whole = list(take(name, (shape[0], *stored))) if many else [take(name, stored)]
+        whole = take(name, (shape[0], *stored) if many else stored)
+        whole = list(_array(whole)) if many else [whole]
     if transposed:
-        whole = [_transposed(one) for one in whole]
+        whole = [_array(one).T for one in whole]
     for part, place in zip(shapes, _places(rows, sign, groups), strict=True):
         taken = tuple(_rows(one, place) for one in whole)
         yield part, taken if many else taken[0]
@@ -166,8 +167,9 @@ def _rows(tensor: Tensor, place: slice | np.ndarray) -> Tensor:
     return take_rows(expand_scales(tensor), np.arange(len(tensor))[place])
 
 
-def _transposed(tensor: Tensor) -> np.ndarray:
-    return (dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor).T
+def _array(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array, for what can't be done with codes."""
+    return dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor
 
 
 def _half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, Tensors]) -> dict[str, Tensors]:
@@ -188,7 +190,7 @@ def _half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, T
                 heads = np.arange(0, len(tensors[found]), len(order))
                 changed[found] = _rows(tensors[found], (heads[:, None] + order).reshape(-1))
         if f"{name}_norm" in tensors:
-            changed[f"{name}_norm"] = tensors[f"{name}_norm"][..., order]
+            changed[f"{name}_norm"] = _array(tensors[f"{name}_norm"])[..., order]
     return changed
 
 
