@@ -49,6 +49,7 @@ class ModelTensors:
     head: Tensor  # [vocab, hidden]; the embedding itself where they are tied
     outer: Mapping[str, Tensor]  # what else stands before and after the layers: "final_norm", "positions", ...
     layers: tuple[Mapping[str, Tensors], ...]
+    experts_used: int  # by each token, of those of a layer; 0 where there are none
     unused: tuple[str, ...]  # names in the checkpoint that the model does not read
 
 
@@ -71,7 +72,7 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model
     layers = tuple(_layer(config, layer, names, f"{prefix}{names.layers}{i}.", found)
                    for i, layer in enumerate(config.layers))  # fmt: skip
     unused = tuple(name for name in tensors if name not in found.used and not BUFFERS.search(name))
-    return ModelTensors(embedding, head, outer, layers, unused)
+    return ModelTensors(embedding, head, outer, layers, config.experts.used if config.experts else 0, unused)
 
 
 class _Found:
