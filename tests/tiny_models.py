@@ -13,12 +13,21 @@ import numpy as np
 import safetensors.numpy
 
 from tinyinfer.config import ModelConfig, read_config
-from tinyinfer.model.names import ModelTensors, collect_tensors
+from tinyinfer.model.tensors import ModelTensors, collect_tensors
 
 GOLDEN = Path(__file__).parent / "golden" / "architectures"
 
-# every golden folder whose architecture runs
-ARCHITECTURES = [
+
+def golden_folder(name: str) -> Path:
+    """The folder of one of ARCHITECTURES or VARIANTS."""
+    return GOLDEN.parent / ("variants" if name in VARIANTS else "architectures") / name
+
+
+ARCHITECTURES = sorted(folder.name for folder in GOLDEN.iterdir())
+VARIANTS = sorted(folder.name for folder in (GOLDEN.parent / "variants").iterdir() if folder.is_dir())
+
+# the golden folders that `float64_model.py` knows the equations of
+LLAMA_LIKE = [
     "llama", "llama-mqa-bias", "llama-rope-dynamic", "llama-rope-linear", "llama-rope-llama3", "llama-rope-yarn",
     "llama-tied-headdim", "mistral-swa", "qwen2", "qwen3", "gemma3", "phi3", "phi3-longrope",
 ]  # fmt: skip
@@ -88,20 +97,25 @@ def version4(config: dict[str, Any]) -> dict[str, Any]:
     """
     old = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype", "layer_types")}
     old["torch_dtype"] = config.get("dtype", "float32")
-    if old.get("head_dim") == old["hidden_size"] // old["num_attention_heads"]:
-        del old["head_dim"]
-    rope = config["rope_parameters"]
+    if config["model_type"] == "llama" and old.get("head_dim") == old["hidden_size"] // old["num_attention_heads"]:
+        del old["head_dim"]  # other classes have a default of their own
+    if config["model_type"] == "qwen3_moe" and "num_local_experts" in old:
+        old["num_experts"] = old.pop("num_local_experts")
+    rope = config.get("rope_parameters")
+    if rope is None:  # positions are learned, or bias attention
+        return old
     if "full_attention" in rope:
         old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-        old["sliding_window_pattern"] = old.pop("_sliding_window_pattern", 6)
+        if "_sliding_window_pattern" in old:
+            old["sliding_window_pattern"] = old.pop("_sliding_window_pattern")
         rope = rope["full_attention"]
     scaling = {key: value for key, value in rope.items() if key not in ("rope_theta", "partial_rotary_factor")}
     scaling["type"] = scaling.pop("rope_type")
-    old["rope_theta"] = rope["rope_theta"]
+    names = {"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"}
+    if config["model_type"] == "gpt_neox":
+        names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
     old["rope_scaling"] = None if scaling["type"] == "default" else scaling
-    if "partial_rotary_factor" in rope:
-        old["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    return old
+    return old | {names[key]: value for key, value in rope.items() if key in names}
 
 
 def _random(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -100,7 +100,7 @@ class CachedSequence:
         self.model = model
         self.ids: list[int] = []  # those whose keys and values are held
         self.sequence = model.new_cache().sequence()
-        self._ropes = {layer.rope for layer in model.config.layers}
+        self._ropes = {layer.rope for layer in model.config.layers if layer.rope}
         # lengths of the text for which the held keys were rotated: at the last prefill, and now
         self._prefill_length = self._text_length = 0
         self.answer: object = None  # whoever feeds it: an answer that finds another here has lost its place

@@ -21,7 +21,7 @@ from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
 from .model.forward import MOST_ROWS, Chunk, Model
-from .model.names import collect_tensors
+from .model.tensors import collect_tensors
 from .sampling import SamplingParams
 from .text.chat import ChatTemplate
 from .text.stream import StreamDecoder

@@ -8,6 +8,7 @@ each by itself (the feed-forward), and the last vector is compared with every to
 
 Shapes: n tokens, H query heads, G key-value heads (G divides H), D dimensions a head.
 Sources: the transformer, https://arxiv.org/abs/1706.03762; Llama, https://arxiv.org/abs/2302.13971.
+What the facts of a `ModelConfig` mean is said here, where they are used; `reference_rope.py` holds the rotation.
 """
 
 from __future__ import annotations
@@ -17,41 +18,67 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .config import LayerConfig, ModelConfig, Rope
-from .model.names import ModelTensors, float_rows, floats
+from .config import Experts, LayerConfig, ModelConfig, Norm
+from .model.tensors import ModelTensors, Tensors, float_rows, floats
+from .reference_rope import rotary_angles, rotary_speeds, rotate
+
+__all__ = ["forward", "rotary_angles", "rotary_speeds", "rotate"]
 
 Array = np.ndarray
+Weights = Mapping[str, Array]
 
 
 def forward(config: ModelConfig, tensors: ModelTensors, ids: Array) -> Array:
     """Logits of one sequence: ids int [n] -> float32 [n, vocab]. Row i scores what may follow ids[0..i]."""
     x = embed(config, tensors, ids)
     for settings, layer in zip(config.layers, tensors.layers, strict=True):
-        weights = {name: floats(tensor) for name, tensor in layer.items()}
-        x = transformer_layer(config, settings, weights, x)
-    x = rms_norm(x, floats(tensors.final_norm) + np.float32(config.norm_offset), config.norm_eps)
-    return softcap(linear(x, floats(tensors.head)), config.logit_softcap)
+        x = transformer_layer(config, settings, layer, x)
+    x = norm(config.norm, tensors.outer, "final_norm", x)
+    logits = linear(x, floats(tensors.head), _optional(tensors.outer, "head_bias"))
+    return softcap(logits * np.float32(config.logit_scale), config.logit_softcap)
 
 
 def embed(config: ModelConfig, tensors: ModelTensors, ids: Array) -> Array:
-    """Each id picks its row of the embedding: [n] -> [n, hidden]."""
-    return float_rows(tensors.embedding, ids) * np.float32(config.embedding_scale)
+    """Each id picks its row of the embedding, and in some models each position a row of another: [n] -> [n, hidden]."""
+    x = float_rows(tensors.embedding, ids) * np.float32(config.embedding_scale)
+    if config.position_offset is not None:
+        x = x + float_rows(tensors.outer["positions"], np.arange(len(ids)) + config.position_offset)
+    return norm(config.norm, tensors.outer, "embedding_norm", x) if config.embedding_norm else x
 
 
-def transformer_layer(config: ModelConfig, settings: LayerConfig, weights: Mapping[str, Array], x: Array) -> Array:
-    """One layer adds two things to each vector: what it saw elsewhere, and what it makes of that. [n, hidden]."""
+def transformer_layer(config: ModelConfig, settings: LayerConfig, layer: Mapping[str, Tensors], x: Array) -> Array:
+    """One layer adds two things to each vector: what it saw elsewhere, and what it makes of that. [n, hidden].
 
-    def norm(name: str, x: Array) -> Array:
-        return rms_norm(x, weights[name] + np.float32(config.norm_offset), config.norm_eps)
+    Norms stand before the two, or after, or both. In a parallel layer neither sees what the other adds.
+    """
+    weights = {name: floats(tensor) for name, tensor in layer.items() if not name.startswith("expert_")}
+    attend = latent_attention if config.latent else self_attention
+    add = np.float32(config.residual_scale)
 
-    seen = self_attention(config, settings, weights, norm("attention_norm", x))
-    if config.post_norms:
-        seen = norm("attention_post_norm", seen)
-    x = x + seen
-    thought = feed_forward(config, weights, norm("mlp_norm", x))
-    if config.post_norms:
-        thought = norm("mlp_post_norm", thought)
-    return x + thought
+    def normed(name: str, x: Array) -> Array:
+        return norm(config.norm, weights, name, x) if name in config.layer_norms else x
+
+    def think(x: Array) -> Array:
+        return mixture(config, weights, layer, x) if settings.sparse else feed_forward(config, weights, x)
+
+    before = normed("attention_norm", x)
+    seen = normed("attention_post_norm", attend(config, settings, weights, before)) * add
+    if config.parallel:
+        before = normed("mlp_norm", x) if "mlp_norm" in config.layer_norms else before
+    else:
+        x = x + seen
+        before = normed("mlp_norm", x)
+    thought = normed("mlp_post_norm", think(before)) * add
+    return x + seen + thought if config.parallel else x + thought
+
+
+def norm(settings: Norm, weights: Mapping[str, Tensors], name: str, x: Array) -> Array:
+    """Bring each vector to one size, then multiply each dimension by its weight and add its bias, where there are."""
+    weight, bias = _optional(weights, name), _optional(weights, f"{name}_bias")
+    weight = np.float32(1) if weight is None else weight + np.float32(settings.offset)
+    if settings.centered:
+        return layer_norm(x, weight, bias, settings.eps)
+    return rms_norm(x, weight, settings.eps)
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -60,44 +87,80 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return x / np.sqrt(mean_square + np.float32(eps)) * weight
 
 
+def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    """The same with each vector's mean taken off first. https://arxiv.org/abs/1607.06450."""
+    y = rms_norm(x - np.mean(x, axis=-1, keepdims=True), weight, eps)
+    return y if bias is None else y + bias
+
+
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """x [n, in], weight [out, in] -> [n, out]. Nearly all the arithmetic and nearly all the weights are here."""
     y = x @ weight.T
     return y if bias is None else y + bias
 
 
-def self_attention(config: ModelConfig, settings: LayerConfig, weights: Mapping[str, Array], x: Array) -> Array:
+def self_attention(config: ModelConfig, settings: LayerConfig, weights: Weights, x: Array) -> Array:
     """Every token asks (query), every earlier one answers (key) and tells (value). [n, hidden] -> [n, hidden]."""
     n = len(x)
 
     def heads(name: str, count: int) -> Array:
-        return linear(x, weights[name], weights.get(f"{name}_bias")).reshape(n, count, config.head_dim)
+        y = linear(x, weights[name], weights.get(f"{name}_bias"))
+        if config.qk_norm and name != "value":
+            y = y if config.qk_norm == "all heads" else y.reshape(n, count, config.head_dim)
+            y = norm(config.norm, weights, f"{name}_norm", y)
+        if config.qkv_clip is not None:
+            y = np.clip(y, -np.float32(config.qkv_clip), np.float32(config.qkv_clip))
+        return y.reshape(n, count, config.head_dim)
 
     query = heads("query", config.num_heads)  # [n, H, D]
     key = heads("key", config.num_kv_heads)  # [n, G, D]
     value = heads("value", config.num_kv_heads)  # [n, G, D]
-    if config.qk_norm:
-        query = rms_norm(query, weights["query_norm"] + np.float32(config.norm_offset), config.norm_eps)
-        key = rms_norm(key, weights["key_norm"] + np.float32(config.norm_offset), config.norm_eps)
+    if settings.rope:
+        cos, sin = rotary_angles(settings.rope, np.arange(n), n)
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+    mixed = attention(config, settings, weights, query, key, value)
+    return linear(mixed.reshape(n, -1), weights["output"], weights.get("output_bias"))
+
+
+def latent_attention(config: ModelConfig, settings: LayerConfig, weights: Weights, x: Array) -> Array:
+    """Attention whose keys and values are unpacked from one short vector. https://arxiv.org/abs/2405.04434, 2.1.
+
+    Only that vector and the rotary key need be kept of a token: [rank + rotary] numbers for all heads together.
+    """
+    n, latent = len(x), config.latent
+    asked = x
+    if latent.query_rank:
+        asked = linear(x, weights["query_down"], weights.get("query_down_bias"))
+        asked = norm(latent.norm, weights, "query_down_norm", asked)
+    query = linear(asked, weights["query_up" if latent.query_rank else "query"]).reshape(n, config.num_heads, -1)
+    short = norm(latent.norm, weights, "latent_norm", linear(x, weights["latent"], weights.get("latent_bias")))
+    turned = linear(x, weights["rotary_key"], weights.get("rotary_key_bias"))[:, None]  # [n, 1, rotary]
+
     cos, sin = rotary_angles(settings.rope, np.arange(n), n)
-    query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-    mixed = attention(query, key, value, config.attention_scale, settings.window, config.attention_softcap)
+    query = np.concatenate([query[..., : latent.plain], rotate(query[..., latent.plain :], cos, sin)], axis=-1)
+    turned = np.repeat(rotate(turned, cos, sin), config.num_heads, axis=1)
+    key = np.concatenate([linear(short, weights["latent_key"]).reshape(n, config.num_heads, -1), turned], axis=-1)
+    value = linear(short, weights["latent_value"]).reshape(n, config.num_heads, -1)
+    mixed = attention(config, settings, weights, query, key, value)
     return linear(mixed.reshape(n, -1), weights["output"], weights.get("output_bias"))
 
 
 def attention(
-    query: Array, key: Array, value: Array, scale: float, window: int | None = None, cap: float | None = None
+    config: ModelConfig, settings: LayerConfig, weights: Weights, query: Array, key: Array, value: Array
 ) -> Array:
-    """softmax(q k^T * scale) v for each head: [n, H, D], [n, G, D], [n, G, D] -> [n, H, D].
+    """softmax(q k^T * scale) v for each head: [n, H, D], [n, G, D], [n, G, D'] -> [n, H, D'].
 
     Where there are fewer key-value heads than query heads, H / G query heads share one (https://arxiv.org/abs/2305.13245).
     """
-    share = query.shape[1] // key.shape[1]
-    key, value = np.repeat(key, share, axis=1), np.repeat(value, share, axis=1)  # [n, H, D]
-    scores = np.einsum("ihd,jhd->hij", query, key) * np.float32(scale)  # [H, n, n]
-    scores = softcap(scores, cap)
-    scores = np.where(visible(len(query), window), scores, np.float32(-np.inf))
-    return np.einsum("hij,jhd->ihd", softmax(scores), value)
+    n, share = len(query), query.shape[1] // key.shape[1]
+    key, value = np.repeat(key, share, axis=1), np.repeat(value, share, axis=1)
+    scores = np.einsum("ihd,jhd->hij", query, key) * np.float32(config.attention_scale)  # [H, n, n]
+    scores = softcap(scores, config.attention_softcap)
+    if config.alibi:  # https://arxiv.org/abs/2108.12409: the further back, the lower, for each head at its own rate
+        back = np.arange(n)[:, None] - np.arange(n)
+        scores = scores - np.float32(config.alibi)[:, None, None] * back.astype(np.float32)
+    scores = np.where(visible(n, settings.window), scores, np.float32(-np.inf))
+    return np.einsum("hij,jhd->ihd", softmax(scores, weights.get("sinks")), value)
 
 
 def visible(n: int, window: int | None) -> Array:
@@ -106,10 +169,17 @@ def visible(n: int, window: int | None) -> Array:
     return (j <= i) & (j > i - (window or n))
 
 
-def softmax(scores: Array) -> Array:
-    """Scores to shares of one, along the last axis. The maximum is taken off first, so that exp can't overflow."""
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+def softmax(scores: Array, sinks: Array | None = None) -> Array:
+    """Scores to shares of one, along the last axis. The maximum is taken off first, so that exp can't overflow.
+
+    With `sinks` [H], each head may give a share to nothing, at that score (https://arxiv.org/abs/2309.17453); scores
+    [H, n, n], whose shares then come to less than one.
+    """
+    if sinks is None:
+        powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return powers / powers.sum(axis=-1, keepdims=True)
+    nothing = np.broadcast_to(sinks[:, None, None], (*scores.shape[:-1], 1))
+    return softmax(np.concatenate([scores, nothing], axis=-1))[..., :-1]
 
 
 def softcap(scores: Array, cap: float | None) -> Array:
@@ -117,11 +187,70 @@ def softcap(scores: Array, cap: float | None) -> Array:
     return scores if cap is None else np.tanh(scores / np.float32(cap)) * np.float32(cap)
 
 
-def feed_forward(config: ModelConfig, weights: Mapping[str, Array], x: Array) -> Array:
-    """down(activation(gate(x)) * up(x)): [n, hidden] -> [n, hidden]. https://arxiv.org/abs/2002.05202."""
-    gate = linear(x, weights["gate"], weights.get("gate_bias"))  # [n, intermediate]
+def feed_forward(config: ModelConfig, weights: Weights, x: Array) -> Array:
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))). [n, hidden]. https://arxiv.org/abs/2002.05202."""
     up = linear(x, weights["up"], weights.get("up_bias"))  # [n, intermediate]
-    return linear(activation(config.activation, gate) * up, weights["down"], weights.get("down_bias"))
+    if config.gated:
+        inner = gated(config, linear(x, weights["gate"], weights.get("gate_bias")), up)
+    else:
+        inner = activation(config.activation, up)
+    return linear(inner, weights["down"], weights.get("down_bias"))
+
+
+def gated(config: ModelConfig, gate: Array, up: Array) -> Array:
+    """How much of `up` gets through the gate."""
+    if config.gate_limit is not None:
+        return clamped(gate, up, config.gate_limit, config.gate_slope)
+    return activation(config.activation, gate) * up
+
+
+def clamped(gate: Array, up: Array, limit: float, slope: float) -> Array:
+    """The gate of gpt-oss, which keeps both within a limit, and lets `up` through even where it is 0."""
+    limit, slope = np.float32(limit), np.float32(slope)
+    gate = np.minimum(gate, limit)
+    return gate * sigmoid(slope * gate) * (np.clip(up, -limit, limit) + 1)
+
+
+def mixture(config: ModelConfig, weights: Weights, layer: Mapping[str, Tensors], x: Array) -> Array:
+    """Each token goes through a few of many small feed-forwards, in shares. https://arxiv.org/abs/2101.03961.
+
+    In some models it also goes through one that all tokens share.
+    """
+    scores = linear(x, weights["router"], weights.get("router_bias"))
+    chosen, shares = route(config.experts, scores, weights.get("router_correction"))
+    y = np.zeros_like(x)
+    for expert in np.unique(chosen):
+        token, place = np.nonzero(chosen == expert)
+        tensors = {name: floats(layer[name][expert]) for name in layer if name.startswith("expert_")}
+        y[token] += shares[token, place, None] * feed_forward(config, _named(tensors, "expert_"), x[token])
+    return y + feed_forward(config, _named(weights, "shared_"), x) if config.experts.shared_size else y
+
+
+def route(experts: Experts, scores: Array, correction: Array | None) -> tuple[Array, Array]:
+    """Which experts each token uses, and its share of each: router scores [n, E] -> int and float32 [n, used].
+
+    A correction (https://arxiv.org/abs/2408.15664) changes the choice and not the shares.
+    """
+    shares = softmax(scores) if experts.scoring == "softmax" else sigmoid(scores)
+    liking = shares if correction is None else shares + correction
+    if experts.groups > 1:
+        liking = in_best_groups(experts, liking)
+    chosen = np.argsort(-liking, axis=-1, kind="stable")[:, : experts.used]
+    shares = np.take_along_axis(shares, chosen, axis=-1)
+    if experts.normalized:
+        shares = shares / shares.sum(axis=-1, keepdims=True)
+    return chosen, shares * np.float32(experts.scale)
+
+
+def in_best_groups(experts: Experts, liking: Array) -> Array:
+    """Leave each token only the experts of its best groups: [n, E], the others at -inf. arXiv 2405.04434, 2.2.2."""
+    grouped = liking.reshape(len(liking), experts.groups, -1)
+    worth = np.sort(grouped, axis=-1)[..., -experts.group_judges :].sum(axis=-1)
+    best = np.argsort(-worth, axis=-1, kind="stable")[:, : experts.used_groups]
+    kept = np.full_like(grouped, -np.inf)
+    rows = np.arange(len(liking))[:, None]
+    kept[rows, best] = grouped[rows, best]
+    return kept.reshape(liking.shape)
 
 
 def activation(name: str, x: Array) -> Array:
@@ -134,6 +263,8 @@ def activation(name: str, x: Array) -> Array:
         return x * (1 + erf(x / np.float32(math.sqrt(2)))) / 2
     if name == "relu":
         return np.maximum(x, 0)
+    if name == "relu2":
+        return np.square(np.maximum(x, 0))
     raise KeyError(name)
 
 
@@ -145,74 +276,9 @@ def sigmoid(x: Array) -> Array:
 erf = np.vectorize(math.erf, otypes=[np.float32])
 
 
-# Rotary position embedding (https://arxiv.org/abs/2104.09864): each pair of a head's dimensions turns by an angle that
-# grows with the position, each pair at its own speed, so that a query and a key see how far apart they are.
+def _optional(weights: Mapping[str, Tensors], name: str) -> Array | None:
+    return floats(weights[name]) if name in weights else None
 
 
-def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Turn dimension d and d + R/2 of each head by its angle: x [n, heads, D], cos and sin [n, R/2] -> [n, heads, D].
-
-    Dimensions from R on stay as they are.
-    """
-    half = cos.shape[-1]
-    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    cos, sin = cos[:, None], sin[:, None]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
-
-
-def rotary_angles(rope: Rope, positions: Array, length: int) -> tuple[Array, Array]:
-    """Cosine and sine of every angle: positions int [n] -> two float32 [n, R/2].
-
-    `length` is that of the whole sequence so far: some ways to stretch the context change speed as it grows.
-    """
-    angles = positions[:, None].astype(np.float32) * rotary_speeds(rope, length)
-    magnitude = np.float32(rope.magnitude)
-    return np.cos(angles) * magnitude, np.sin(angles) * magnitude
-
-
-def rotary_speeds(rope: Rope, length: int) -> Array:
-    """Radians a position, for each pair of dimensions: float32 [R/2], from fast to slow.
-
-    A model trained on a short context is stretched to a longer one by slowing some pairs down. Each kind is one answer
-    to the question of which: all alike (linear), by a larger base once the text is long (dynamic), only the slow ones
-    (llama3, yarn), or as measured for each (longrope).
-    """
-    theta = rope.theta
-    if rope.kind == "dynamic":
-        growth = rope.factor * max(length, rope.original_length) / rope.original_length - (rope.factor - 1)
-        theta *= growth ** (rope.dims / (rope.dims - 2))
-    speeds = (1.0 / theta ** (np.arange(0, rope.dims, 2) / rope.dims)).astype(np.float32)
-    if rope.kind == "linear":
-        return speeds / np.float32(rope.factor)
-    if rope.kind == "llama3":
-        return _blend(speeds, rope.factor, _llama3_share(rope, speeds))
-    if rope.kind == "yarn":
-        return _blend(speeds, rope.factor, _yarn_share(rope))
-    if rope.kind == "longrope":
-        return speeds / np.float32(rope.long_factor if length > rope.original_length else rope.short_factor)
-    return speeds
-
-
-def _blend(speeds: Array, factor: float, share: Array) -> Array:
-    """Keep `share` of each speed (float [R/2], 0 to 1) and slow the rest down by the factor."""
-    return (speeds * share + speeds / factor * (1 - share)).astype(np.float32)
-
-
-def _llama3_share(rope: Rope, speeds: Array) -> Array:
-    """Keep pairs that turn often within the original context, slow those that hardly turn, ramp between. Llama 3.1."""
-    turns = rope.original_length * speeds / (2 * math.pi)
-    return np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
-
-
-def _yarn_share(rope: Rope) -> Array:
-    """As llama3, with a ramp that is linear over the dimensions. https://arxiv.org/abs/2309.00071, section 3.2."""
-
-    def pair_that_turns(times: float) -> float:
-        return rope.dims * math.log(rope.original_length / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
-
-    low, high = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
-    if rope.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rope.dims - 1)
-    ramp = (np.arange(rope.dims // 2) - low) / (high - low or 0.001)
-    return 1 - np.clip(ramp, 0, 1)
+def _named(weights: Weights, start: str) -> dict[str, Array]:
+    return {name.removeprefix(start): weight for name, weight in weights.items() if name.startswith(start)}

@@ -513,7 +513,7 @@ LOADING = """
     import sys
     from tinyinfer.checkpoint.source import open_checkpoint
     from tinyinfer.config import read_config
-    from tinyinfer.model.names import collect_tensors
+    from tinyinfer.model.tensors import collect_tensors
     from tinyinfer.model.forward import Chunk, Model
     from tinyinfer.cache import KVCache
     import numpy as np

@@ -27,7 +27,7 @@ Tensor = np.ndarray | PackedWeight
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a model's files say. Nothing here has been interpreted: `config.py` and `text/` do that."""
+    """What a model's files say. Nothing here has been interpreted: `config/` and `text/` do that."""
 
     source: Path  # the folder or file
     config: dict[str, Any]  # config.json

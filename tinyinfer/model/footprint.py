@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from ..config import ModelConfig
-from .names import OUTER, tensor_shapes
+from .tensors import Shapes, layer_shapes, outer_shapes
 
 VALUE_BYTES = {"float16": 2, "float32": 4, "int8": 1}  # of keys and values; int8 has a scale beside
 SCALE_BYTES = 4
@@ -13,10 +14,14 @@ SCALE_BYTES = 4
 
 def parameters(config: ModelConfig) -> int:
     """How many numbers the model's tensors hold; a tied head counts once, with the embedding."""
-    counts = {name: math.prod(shape) for name, shape in tensor_shapes(config).items()}
-    outer = sum(counts.pop(name) for name in OUTER)
+    layers = Counter(config.layers)  # most are alike
+    outer = _numbers(outer_shapes(config)) + (config.vocab_size if config.head_bias else 0)
     head = 0 if config.tied else config.vocab_size * config.hidden_size
-    return outer + head + config.num_layers * sum(counts.values())
+    return outer + head + sum(count * _numbers(layer_shapes(config, layer)) for layer, count in layers.items())
+
+
+def _numbers(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "float16") -> int:
@@ -33,7 +38,8 @@ def kv_bytes(config: ModelConfig, tokens: int, kv_dtype: str = "float16") -> int
 def _layer_kv_bytes(config: ModelConfig, kv_dtype: str) -> int:
     """Bytes of a token's keys and values in one layer."""
     scale = SCALE_BYTES if kv_dtype == "int8" else 0
-    return 2 * config.num_kv_heads * (config.head_dim * VALUE_BYTES[kv_dtype] + scale)
+    heads, dim = config.cache_shape
+    return 2 * heads * (dim * VALUE_BYTES[kv_dtype] + scale)
 
 
 def tokens_that_fit(config: ModelConfig, memory: float, users: int = 1, kv_dtype: str = "float16") -> int:

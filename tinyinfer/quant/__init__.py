@@ -13,7 +13,7 @@ import numpy as np
 from ..checkpoint.safetensors import to_float32
 from ..errors import BadCheckpoint, BadRequest
 from . import int4, int8, nf4
-from .layout import Encoded, codes_of_rows, pack_rows, row_spans, scales_of_rows
+from .layout import Encoded, codes_of_rows, pack_rows, row_spans, scales_of_rows, take_rows
 from .packed import (
     FORMS,
     SCHEMES,
@@ -42,6 +42,7 @@ __all__ = [
     "quantization_error",
     "quantize",
     "relative_error",
+    "take_rows",
 ]
 
 

@@ -120,3 +120,24 @@ def scales_of_rows(scales: np.ndarray, ids: np.ndarray) -> np.ndarray:
     if scales.ndim == 2:
         return scales[ids // ROW_BLOCK, ids % ROW_BLOCK].astype(np.float32)[:, None]
     return scales[ids // ROW_BLOCK, :, ids % ROW_BLOCK].astype(np.float32)
+
+
+def take_rows(packed: PackedWeight, ids: np.ndarray) -> PackedWeight:
+    """A matrix of some of the rows, in any order, with the same codes and scales: int [n] -> [n, K].
+
+    Raises `ValueError` where scales are quantized (expand them first).
+    """
+    if packed.scale_steps is not None:
+        raise ValueError("rows with quantized scales can't be taken apart")
+    filling = -len(ids) % ROW_BLOCK
+    lines = packed.codes.reshape(*packed.codes.shape[:3], ROW_BLOCK, 4)
+    rows = np.pad(lines[ids // ROW_BLOCK, :, :, ids % ROW_BLOCK], ((0, filling), (0, 0), (0, 0), (0, 0)))
+    blocks = rows.reshape(-1, ROW_BLOCK, *rows.shape[1:]).transpose(0, 2, 3, 1, 4)
+    arrays = {"codes": np.ascontiguousarray(blocks).reshape(-1, *packed.codes.shape[1:])}
+    for name in ("scales", "minimums"):
+        if (old := getattr(packed, name)) is not None:
+            columns = old.shape[1] if old.ndim == 3 else 1
+            rows = old.swapaxes(1, -1)[ids // ROW_BLOCK, ids % ROW_BLOCK].reshape(len(ids), columns)
+            blocks = np.pad(rows, ((0, filling), (0, 0))).reshape(-1, ROW_BLOCK, columns)
+            arrays[name] = np.ascontiguousarray(blocks.swapaxes(1, 2)).reshape(-1, *old.shape[1:])
+    return PackedWeight(packed.scheme, (len(ids), packed.shape[1]), packed.group_size, **arrays)

@@ -1,0 +1,279 @@
+"""A checkpoint's tensors by the plain names that the model knows, and the shapes that they must have.
+
+`names.py` says what each family calls them. Here a fused tensor becomes its parts, a tied head the embedding, and rows
+are put in the order that the model turns them in; so nothing later has to ask how a family stores anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..checkpoint.safetensors import FLOAT_DTYPES, dtype_name, to_float32
+from ..config import LayerConfig, ModelConfig
+from ..errors import BadCheckpoint, UnsupportedModel
+from ..quant import PackedWeight, dequantize, dequantize_rows, take_rows
+from ..quant.nf4 import expand_scales
+from ..quant.packed import ROW_BLOCK
+from .names import NAMES, TensorNames
+
+Tensor = np.ndarray | PackedWeight
+Tensors = Tensor | tuple[Tensor, ...]  # one for each expert, or for each head
+Shapes = dict[str, tuple[int, ...]]
+
+FUSED = re.compile(r"[+|~]")
+# What old checkpoints hold beside weights, and every model works out for itself: rotary speeds and masks.
+BUFFERS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)$")
+
+
+def floats(tensor: Tensors) -> np.ndarray:
+    """A whole tensor as float32; several of one shape, stacked."""
+    if isinstance(tensor, tuple):
+        return np.stack([floats(part) for part in tensor])
+    return dequantize(tensor) if isinstance(tensor, PackedWeight) else to_float32(tensor)
+
+
+def float_rows(tensor: Tensor, ids: np.ndarray) -> np.ndarray:
+    """Some rows of a matrix as float32 [n, in]."""
+    return dequantize_rows(tensor, ids) if isinstance(tensor, PackedWeight) else to_float32(tensor[ids])
+
+
+@dataclass(frozen=True)
+class ModelTensors:
+    """Every tensor of a model by its plain name, as stored: float32, float16, bfloat16 records or quantized; mapped."""
+
+    embedding: Tensor  # [vocab, hidden]
+    head: Tensor  # [vocab, hidden]; the embedding itself where they are tied
+    outer: Mapping[str, Tensor]  # what else stands before and after the layers: "final_norm", "positions", ...
+    layers: tuple[Mapping[str, Tensors], ...]
+    experts_used: int  # by each token, of those of a layer; 0 where there are none
+    unused: tuple[str, ...]  # names in the checkpoint that the model does not read
+
+
+def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> ModelTensors:
+    """Find every tensor that `config` calls for and check its shape.
+
+    A head in the checkpoint is always used; where there is none, a tied model takes the embedding.
+    Raises `BadCheckpoint` naming the first tensor that is missing or misshapen, `UnsupportedModel` one of no floats.
+    """
+    names = NAMES[config.architecture]
+    prefix = next((p for p in names.prefixes if p + names.outer["embedding"] in tensors), names.prefixes[0])
+    found = _Found(tensors)
+    outer = dict(_read(prefix, names.outer, outer_shapes(config), 1, found.take))
+    embedding = outer.pop("embedding")
+    heads = [name for name in names.heads if name in tensors]
+    head_name = heads[0] if heads else names.heads[0]
+    head = embedding if config.tied and not heads else found.take(head_name, embedding.shape)
+    if config.head_bias:
+        outer["head_bias"] = found.take(_bias_name(head_name), (config.vocab_size,))
+    layers = tuple(_layer(config, layer, names, f"{prefix}{names.layers}{i}.", found)
+                   for i, layer in enumerate(config.layers))  # fmt: skip
+    unused = tuple(name for name in tensors if name not in found.used and not BUFFERS.search(name))
+    return ModelTensors(embedding, head, outer, layers, config.experts.used if config.experts else 0, unused)
+
+
+class _Found:
+    """Takes tensors out of a checkpoint, and remembers which."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]):
+        self.tensors = tensors
+        self.used: set[str] = set()
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if name not in self.tensors:
+            raise BadCheckpoint(f"tensor {name!r} is missing; expected shape {list(shape)}")
+        array = self.tensors[name]
+        if array.shape != shape:
+            raise BadCheckpoint(f"tensor {name!r}: expected shape {list(shape)}, found {list(array.shape)}")
+        if not isinstance(array, PackedWeight) and array.dtype not in FLOAT_DTYPES:
+            raise UnsupportedModel(f"tensor {name!r}: {dtype_name(array.dtype)} weights can't be read yet")
+        self.used.add(name)
+        return array
+
+
+Take = Callable[[str, tuple[int, ...]], Tensor]
+
+
+def _layer(config: ModelConfig, layer: LayerConfig, names: TensorNames, stem: str, found: _Found):
+    table = dict(names.layer)
+    for variant in names.variants:
+        if stem + next(iter(variant.values())) in found.tensors:
+            parts = {part for plain in variant for part in FUSED.split(plain)}
+            table = {plain: hf for plain, hf in table.items() if not parts & set(FUSED.split(plain))} | variant
+    tensors = dict(_read(stem, table, layer_shapes(config, layer), config.num_kv_heads, found.take))
+    return _half_apart(config, layer, tensors) if config.rope_interleaved and layer.rope else tensors
+
+
+def _read(
+    stem: str, table: Mapping[str, str], shapes: Shapes, groups: int, take: Take
+) -> Iterator[tuple[str, Tensors]]:
+    """The tensors that `shapes` calls for, under their plain names; `groups`: how often "|" takes turns."""
+    for plain, hf in table.items():
+        for ending, name in (("", hf), ("_bias", _bias_name(hf))):
+            parts = [part + ending for part in FUSED.split(plain)]
+            wanted = {part: shapes[part] for part in parts if part in shapes}
+            if wanted:
+                sign = (FUSED.findall(plain) or ["+"])[0]
+                yield from _parts(stem + name, wanted, sign, groups, take)
+
+
+def _bias_name(name: str) -> str:
+    name = name.removesuffix(".T")
+    return f"{name.removesuffix('weight')}bias" if name.endswith(".weight") else f"{name}_bias"
+
+
+def _parts(name: str, shapes: Shapes, sign: str, groups: int, take: Take) -> Iterator[tuple[str, Tensors]]:
+    """The parts of one fused tensor, or of each of many, which one tensor or several hold."""
+    transposed, name = name.endswith(".T"), name.removesuffix(".T")
+    first, shape = next(iter(shapes.items()))
+    many = "{}" in name or first.startswith("expert_")
+    rows = [shape[many] for shape in shapes.values()]
+    stored = (sum(rows), *shape[many + 1 :])
+    stored = stored[::-1] if transposed else stored
+    if "{}" in name:
+        whole = [take(name.format(i), stored) for i in range(shape[0])]
+    else:
+        whole = take(name, (shape[0], *stored) if many else stored)
+        whole = list(_array(whole)) if many else [whole]
+    if transposed:
+        whole = [_array(one).T for one in whole]
+    for part, place in zip(shapes, _places(rows, sign, groups), strict=True):
+        taken = tuple(_rows(one, place) for one in whole)
+        yield part, taken if many else taken[0]
+
+
+def _places(rows: Sequence[int], sign: str, groups: int) -> list[slice | np.ndarray]:
+    """Where the rows of each part are in a fused tensor; `names.py` explains the signs."""
+    ends = np.cumsum(rows).tolist()
+    if sign == "~":
+        return [slice(i, None, len(rows)) for i in range(len(rows))]
+    if sign == "|" and groups > 1:
+        places = np.arange(ends[-1]).reshape(groups, -1)
+        return [part.reshape(-1) for part in np.split(places, [end // groups for end in ends[:-1]], axis=1)]
+    return [slice(end - count, end) for end, count in zip(ends, rows, strict=True)]
+
+
+def _rows(tensor: Tensor, place: slice | np.ndarray) -> Tensor:
+    """Some rows: a view where they lie together, a copy where not."""
+    if not isinstance(tensor, PackedWeight):
+        return tensor[place]
+    if isinstance(place, slice) and place.step is None:
+        if place.start == 0 and place.stop == len(tensor):
+            return tensor
+        if place.start % ROW_BLOCK == 0:  # kernels read whole blocks of rows
+            return expand_scales(tensor).rows(place.start, place.stop)
+    return take_rows(expand_scales(tensor), np.arange(len(tensor))[place])
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array, for what can't be done with codes."""
+    return dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor
+
+
+def _half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, Tensors]) -> dict[str, Tensors]:
+    """Put the rows of queries and keys in the order in which dimensions d and d + half of a head turn together.
+
+    Scores are sums over dimensions, so that their order is free, as long as queries and keys have the same.
+    """
+    turning = layer.rope.dims
+    latent = config.latent
+    plain = latent.plain if latent else 0  # dimensions before those that turn
+    order = np.arange(config.head_dim)
+    order[plain : plain + turning] = plain + np.arange(turning).reshape(-1, 2).T.reshape(-1)
+    orders = dict.fromkeys(("query", "query_up", "key"), order) | {"rotary_key": order[plain:] - plain}
+    changed = dict(tensors)
+    for name, order in orders.items():
+        for found in (name, f"{name}_bias"):
+            if found in tensors:
+                heads = np.arange(0, len(tensors[found]), len(order))
+                changed[found] = _rows(tensors[found], (heads[:, None] + order).reshape(-1))
+        if f"{name}_norm" in tensors:
+            changed[f"{name}_norm"] = _array(tensors[f"{name}_norm"])[..., order]
+    return changed
+
+
+def outer_shapes(config: ModelConfig) -> Shapes:
+    """The shapes of the tensors before and after the layers, but for the head's."""
+    hidden = config.hidden_size
+    shapes: Shapes = {"embedding": (config.vocab_size, hidden)}
+    if config.position_offset is not None:
+        shapes["positions"] = (config.max_positions + config.position_offset, hidden)
+    return shapes | _norm_shapes(config, ["final_norm", *(["embedding_norm"] if config.embedding_norm else [])])
+
+
+def layer_shapes(config: ModelConfig, layer: LayerConfig) -> Shapes:
+    """The shape of each tensor that one layer has."""
+    shapes = _norm_shapes(config, config.layer_norms)
+    shapes |= _latent_shapes(config) if config.latent else _attention_shapes(config)
+    if config.sinks:
+        shapes["sinks"] = (config.num_heads,)
+    return shapes | (_expert_shapes(config) if layer.sparse else _mlp_shapes(config, config.intermediate_size))
+
+
+def _norm_shapes(config: ModelConfig, names: Sequence[str]) -> Shapes:
+    norm, size = config.norm, (config.hidden_size,)
+    weights = dict.fromkeys(names, size) if norm.weight else {}
+    return weights | (_biases(weights) if norm.bias else {})
+
+
+def _attention_shapes(config: ModelConfig) -> Shapes:
+    hidden, heads = config.hidden_size, {"query": config.num_heads, "key": config.num_kv_heads}
+    q, kv = (count * config.head_dim for count in heads.values())
+    projections: Shapes = {"query": (q, hidden), "key": (kv, hidden), "value": (kv, hidden)}
+    output: Shapes = {"output": (hidden, q)}
+    shapes = projections | output
+    if config.qkv_bias:
+        shapes |= _biases(projections)
+    if config.output_bias:
+        shapes |= _biases(output)
+    for name, count in heads.items():
+        dim = config.head_dim
+        sizes = {"head": (dim,), "each head": (count, dim), "all heads": (count * dim,)}
+        if config.qk_norm:
+            shapes[f"{name}_norm"] = sizes[config.qk_norm]
+        if config.qk_norm == "head" and config.norm.bias:
+            shapes[f"{name}_norm_bias"] = sizes["head"]
+    return shapes
+
+
+def _latent_shapes(config: ModelConfig) -> Shapes:
+    hidden, heads, latent = config.hidden_size, config.num_heads, config.latent
+    down: Shapes = {"latent": (latent.rank, hidden), "rotary_key": (latent.rotary, hidden)}
+    output: Shapes = {"output": (hidden, heads * latent.value_dim)}
+    if latent.query_rank:
+        down["query_down"] = (latent.query_rank, hidden)
+        queries = {"query_down_norm": (latent.query_rank,), "query_up": (heads * config.head_dim, latent.query_rank)}
+    else:
+        queries = {"query": (heads * config.head_dim, hidden)}
+    up = {"latent_key": (heads * latent.plain, latent.rank), "latent_value": (heads * latent.value_dim, latent.rank)}
+    biases = _biases(down if config.qkv_bias else {}) | _biases(output if config.output_bias else {})
+    return down | queries | {"latent_norm": (latent.rank,)} | up | output | biases
+
+
+def _mlp_shapes(config: ModelConfig, size: int) -> Shapes:
+    hidden = config.hidden_size
+    shapes: Shapes = {"gate": (size, hidden)} if config.gated else {}
+    shapes |= {"up": (size, hidden), "down": (hidden, size)}
+    return shapes | (_biases(shapes) if config.mlp_bias else {})
+
+
+def _expert_shapes(config: ModelConfig) -> Shapes:
+    experts, hidden = config.experts, config.hidden_size
+    one = _mlp_shapes(config, experts.size)
+    shapes: Shapes = {f"expert_{name}": (experts.count, *shape) for name, shape in one.items()}
+    shapes["router"] = (experts.count, hidden)
+    if experts.bias:
+        shapes |= {f"expert_{name}_bias": (experts.count, shape[0]) for name, shape in one.items()}
+        shapes["router_bias"] = (experts.count,)
+    if experts.correction:
+        shapes["router_correction"] = (experts.count,)
+    if experts.shared_size:
+        shapes |= {f"shared_{name}": shape for name, shape in _mlp_shapes(config, experts.shared_size).items()}
+    return shapes
+
+
+def _biases(shapes: Shapes) -> Shapes:
+    return {f"{name}_bias": shape[:1] for name, shape in shapes.items()}
