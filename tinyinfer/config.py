@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .checkpoint.foreign import quantization_method
 from .errors import BadCheckpoint, UnsupportedModel
 
 ACTIVATIONS = {
@@ -163,7 +164,7 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
     """
     architecture = _architecture(config)
     family = FAMILIES[architecture]
-    _refuse_quantized(config)
+    quantization_method(config)  # refuses what nobody here reads
     eos_ids = token_ids(config.get("eos_token_id"), "config.json: eos_token_id")
     if isinstance(config.get("text_config"), dict):
         config = config["text_config"]
@@ -278,16 +279,6 @@ def _architecture(config: Mapping[str, Any]) -> str:
         known = f"the nearest known is {near!r}, of {', '.join(FAMILIES)}"
         raise UnsupportedModel(f"config.json: unknown architecture {_shown(architecture)}; {known}")
     return architecture
-
-
-def _refuse_quantized(config: Mapping[str, Any]) -> None:
-    for key, method in (("quantization_config", "an unnamed method"), ("quantization", "MLX")):
-        if quantization := config.get(key):
-            if isinstance(quantization, dict):
-                method = quantization.get("quant_method", method)
-            if key == "quantization_config" and method == "tinyinfer":
-                continue
-            raise UnsupportedModel(f"config.json: {key}: weights quantized by {_shown(method)} can't be read yet")
 
 
 def _activation(keys: _Keys) -> str:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,12 +44,11 @@ def pack_rows(form: Form, shape: tuple[int, int], encode: Callable[[int, int], E
 
     Forms whose scales are quantized are laid out with plain scales, float16, as `form` without `double`.
     """
-    form = Form(form.scheme, form.group_size, form.symmetric)
+    form = replace(form, double=False)
     arrays = {name: np.zeros(size, dtype) for name, (dtype, size) in form.arrays(shape).items()}
     columns = form.padded(shape)[1]
 
-    def pack(span: tuple[int, int]) -> None:
-        begin, end = span
+    def pack(begin: int, end: int) -> None:
         codes, scales, minimums = encode(begin, end)
         blocks = slice(begin // ROW_BLOCK, -(-end // ROW_BLOCK))
         codes = _filled(codes, columns, zero_code(form))
@@ -57,15 +57,20 @@ def pack_rows(form: Form, shape: tuple[int, int], encode: Callable[[int, int], E
         if minimums is not None:
             arrays["minimums"][blocks] = _scale_blocks(form, minimums)
 
+    each_span(shape, pack)
+    return from_arrays(form, shape, arrays)
+
+
+def each_span(shape: tuple[int, int], work: Callable[[int, int], None]) -> None:
+    """Call `work(begin, end)` for all rows of a matrix, some whole blocks at a time, on threads where there are cores."""
     spans = row_spans(shape)
     if len(spans) < 2:
-        for span in spans:
-            pack(span)
-    else:
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
-            for _ in pool.map(pack, spans):
-                pass
-    return from_arrays(form, shape, arrays)
+        for begin, end in spans:
+            work(begin, end)
+        return
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
+        for _ in pool.map(lambda span: work(*span), spans):
+            pass
 
 
 def row_spans(shape: tuple[int, int]) -> list[tuple[int, int]]:

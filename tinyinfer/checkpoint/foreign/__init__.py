@@ -1,0 +1,185 @@
+"""Checkpoints that other programs quantized, as they are published: read exactly, and packed where a form of ours can.
+
+config.json says by what and how ("quant_method" in "quantization_config", or MLX's "quantization"). Each format has a
+file, with its bytes drawn in it, and comes to the same thing, a `Grid` (grid.py): codes, and what groups of them share.
+The rest of the package sees ordinary names, `model.layers.0.mlp.up_proj.weight`; what else a format stores is hidden.
+
+Where one of our forms (`quant/`) holds every weight exactly, its codes go into kernel order as they are. That is asked
+for each tensor, of its scales and zeros, and the smallest form wins; where none does, the tensor becomes floats, in
+bfloat16 if that is exact. So nothing is ever rounded on reading, and the usual way of each format is
+
+    format                              becomes                     when it does not
+    GPTQ 2, 3, 4 bits, symmetric        int4-symmetric              scales beyond float16: float32
+    GPTQ 2, 3, 4 bits, asymmetric       int8-g32                    int4 where every scale * zero fits float16
+    GPTQ 8 bits                         int8-g32                    zeros far from the middle: float32
+    GPTQ with act-order                 float32                     columns of a group do not lie together
+    AWQ                                 int8-g32                    as GPTQ's asymmetric
+    bitsandbytes NF4                    nf4-g64                     nf4-g64-wide where absmax is no float16
+    bitsandbytes NF4, double            nf4-g64-wide                blocks across rows, or of 32: float32
+    bitsandbytes FP4                    float32                     its values are no even steps
+    bitsandbytes int8                   int8-row
+    compressed-tensors 4 bits           int4-symmetric, int8-g32    as GPTQ, symmetric or not
+    compressed-tensors 8 bits           int8-row, int8-g32          one scale a row, or groups
+    compressed-tensors FP8, FP8 blocks  float32                     bfloat16 where scales are powers of two
+    compressed-tensors NVFP4            float32                     groups of 16, times a float32
+    compressed-tensors MXFP4            int8-g32                    scales beyond float16: bfloat16
+    MLX 2, 3, 4 bits                    int4                        scales or offsets beyond float16: float32
+    MLX 5, 6, 8 bits                    float32                     an offset, which int8 has not
+    MLX MXFP4                           int8-g32                    as above
+    MLX NVFP4, MXFP8                    bfloat16
+    torchao int8, intx                  int8-row, int4-symmetric    as their scales and groups allow
+    torchao FP8                         float32
+    HQQ, zeros rounded                  int8-g32, int4              as GPTQ's asymmetric
+    HQQ                                 float32                     zeros are fractions
+    MXFP4 experts (gpt-oss)             bfloat16
+
+(int4-symmetric is of groups of 32, 64 or 128 as the format's are.) Groups that are no multiple of 32 become floats.
+`tinyinfer info` shows what becomes of a folder. `tinyinfer quantize` makes less of what became floats, at some loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import BadCheckpoint, UnsupportedModel
+from ...quant import Form
+from ..outlook import TypeOutlook
+from ..safetensors import FLOAT_DTYPES, dtype_name, to_float32
+from ..source import LazyTensors
+from . import awq, bitsandbytes, compressed_tensors, fp8, gptq, hqq, mlx, mxfp4, torchao
+from .grid import Grid, made
+from .parts import Parts, Settings, shown
+
+OURS = "tinyinfer"
+_READERS: dict[str, Callable[[Settings, Parts], list]] = {
+    "awq": awq.read,
+    "bitsandbytes": bitsandbytes.read,
+    "compressed-tensors": compressed_tensors.read,
+    "fp8": fp8.read,
+    "gptq": gptq.read,
+    "hqq": hqq.read,
+    "mlx": mlx.read,
+    "mxfp4": mxfp4.read,
+    "torchao": torchao.read,
+}
+
+
+def quantization_method(config: Mapping[str, Any]) -> str | None:
+    """Who quantized a model, by its config.json: "tinyinfer", a method that is read here, or None for nobody.
+
+    Raises `UnsupportedModel` for a method that is not known.
+    """
+    found = _quantization(config)
+    return None if found is None else found[0]
+
+
+def _quantization(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
+    """The method and its settings. What belongs to a text model inside a larger one may stand with it."""
+    inner = config.get("text_config")
+    for place, where in (
+        (config, "config.json"),
+        (inner if isinstance(inner, Mapping) else {}, "config.json: text_config"),
+    ):
+        said, mlx_said = place.get("quantization_config"), place.get("quantization")
+        method = said.get("quant_method") if isinstance(said, Mapping) else None
+        if method is None and isinstance(said, Mapping) and (said.get("load_in_4bit") or said.get("load_in_8bit")):
+            method = "bitsandbytes"  # as transformers wrote it before there were others
+        if method is None and mlx_said:
+            return "mlx", Settings(mlx_said, f"{where}: quantization")
+        if not said:
+            continue
+        if method != OURS and (not isinstance(method, str) or method not in _READERS):
+            by = "an unnamed method" if method is None else shown(method)
+            known = f"known are {', '.join(_READERS)}"
+            raise UnsupportedModel(f"{where}: quantization_config: weights quantized by {by} can't be read; {known}")
+        return method, Settings(said, f"{where}: quantization_config")
+    return None
+
+
+class ForeignTensors(LazyTensors):
+    """The tensors of a foreign folder; `matrices` are those that have codes."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], matrices: Mapping[str, Grid]):
+        """`arrays` are the others, as they are. Reads all scales, to tell what becomes of each matrix."""
+        choices = {name: matrix.choice() for name, matrix in matrices.items()}
+        forms = {name: choice for name, choice in choices.items() if isinstance(choice, Form)}
+        plain = np.dtype("<f4")
+        layout = {name: (plain if name in forms else choice, matrices[name].shape) for name, choice in choices.items()}
+        layout |= {name: (array.dtype, array.shape) for name, array in arrays.items()}
+
+        def make(name: str):
+            return made(matrices[name], choices[name]) if name in matrices else arrays[name]
+
+        def floats(name: str, ids: np.ndarray | None) -> np.ndarray:
+            if name in matrices:
+                return made(matrices[name], plain) if ids is None else matrices[name].floats(ids)
+            return to_float32(arrays[name] if ids is None else arrays[name][ids])
+
+        super().__init__(layout, make, forms, floats)
+        self.matrices = dict(matrices)
+
+
+def foreign_tensors(
+    folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> ForeignTensors:
+    """The tensors of a folder that another program quantized; `metadata` is that of its files.
+
+    A matrix is made each time it is asked for: packed in the form that holds it exactly, or else as floats. Raises
+    `UnsupportedModel` naming a variant that is not read, `BadCheckpoint` where what is said and what is there differ.
+    """
+    method, settings = _quantization(config)
+    parts = Parts(folder, arrays, metadata)
+    try:
+        matrices = {matrix.name: matrix for matrix in _READERS[method](settings, parts)}
+        if not matrices:
+            raise BadCheckpoint(
+                f"{settings.where} says that {method} quantized the weights, but no tensor is quantized"
+            )
+        if twice := matrices.keys() & parts.left.keys():
+            raise BadCheckpoint(f"tensor {min(twice)!r} is there twice, quantized and not")
+        for name, array in parts.left.items():
+            if name.endswith(".weight") and array.dtype not in FLOAT_DTYPES:
+                raise BadCheckpoint(
+                    f"tensor {name!r}: {dtype_name(array.dtype)} without the scales that {method} stores beside it"
+                )
+        return ForeignTensors(parts.left, matrices)
+    except (BadCheckpoint, UnsupportedModel) as error:
+        if str(folder) in str(error):
+            raise
+        raise type(error)(f"{folder}: {error}") from None
+
+
+def foreign_outlooks(tensors: ForeignTensors) -> list[TypeOutlook]:
+    """What becomes of each kind of tensor that there is in a foreign folder, the largest first; no code is read."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, (dtype, _) in tensors.layout.items():
+        form = tensors.forms[name].name if name in tensors.forms else dtype_name(dtype)
+        kind = tensors.matrices[name].kind if name in tensors.matrices else dtype_name(dtype)
+        found.setdefault((kind, form), []).append(name)
+    outlooks = [_outlook(tensors, kind, form, names) for (kind, form), names in found.items()]
+    return sorted(outlooks, key=lambda outlook: -outlook.bytes)
+
+
+def _outlook(tensors: ForeignTensors, kind: str, form: str, names: list[str]) -> TypeOutlook:
+    def size(name: str) -> int:
+        dtype, shape = tensors.layout[name]
+        return tensors.forms[name].nbytes(shape) if name in tensors.forms else dtype.itemsize * prod(shape)
+
+    stored = sum(tensors.matrices[name].stored if name in tensors.matrices else size(name) for name in names)
+    weights = sum(prod(tensors.layout[name][1]) for name in names)
+    return TypeOutlook(kind, len(names), weights, stored, form, sum(map(size, names)), 0.0)
+
+
+def describe(config: Mapping[str, Any]) -> str | None:
+    """Who quantized a model and with how many bits, for people: "gptq, 4 bits"; None for nobody."""
+    found = _quantization(config)
+    if found is None:
+        return None
+    method, settings = found
+    bits = settings.get("bits", settings.get("w_bit"))
+    return f"{method}, {bits} bits" if type(bits) is int else method
