@@ -141,8 +141,8 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Open a Hugging Face folder or a GGUF file; weights are mapped, not read.
 
     What is quantized stays so where it can: the matrices of a folder of ours are mapped as they lie, those of a GGUF
-    file are put into kernel order when asked for (`gguf_packed.py` says which lose something by it), and so are those of
-    a folder that another program quantized (`foreign/` says which become floats). `dequantized` widens them all.
+    file are put into kernel order when asked for (`gguf_packed.py` says which lose something by it), and so are those
+    of a folder that another program quantized (`foreign/` says which become floats). `dequantized` widens them all.
     Raises `ModelNotFound` where there is neither, `BadCheckpoint` or `UnsupportedModel` for what the files hold.
     """
     path = Path(path)

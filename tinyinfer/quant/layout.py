@@ -62,7 +62,7 @@ def pack_rows(form: Form, shape: tuple[int, int], encode: Callable[[int, int], E
 
 
 def each_span(shape: tuple[int, int], work: Callable[[int, int], None]) -> None:
-    """Call `work(begin, end)` for all rows of a matrix, some whole blocks at a time, on threads where there are cores."""
+    """Call `work(begin, end)` for all rows of a matrix, some blocks at a time, on threads where there are cores."""
     spans = row_spans(shape)
     if len(spans) < 2:
         for begin, end in spans:

@@ -81,10 +81,8 @@ def quantization_method(config: Mapping[str, Any]) -> str | None:
 def _quantization(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
     """The method and its settings. What belongs to a text model inside a larger one may stand with it."""
     inner = config.get("text_config")
-    for place, where in (
-        (config, "config.json"),
-        (inner if isinstance(inner, Mapping) else {}, "config.json: text_config"),
-    ):
+    places = {"config.json": config, "config.json: text_config": inner if isinstance(inner, Mapping) else {}}
+    for where, place in places.items():
         said, mlx_said = place.get("quantization_config"), place.get("quantization")
         method = said.get("quant_method") if isinstance(said, Mapping) else None
         if method is None and isinstance(said, Mapping) and (said.get("load_in_4bit") or said.get("load_in_8bit")):
@@ -137,16 +135,13 @@ def foreign_tensors(
     try:
         matrices = {matrix.name: matrix for matrix in _READERS[method](settings, parts)}
         if not matrices:
-            raise BadCheckpoint(
-                f"{settings.where} says that {method} quantized the weights, but no tensor is quantized"
-            )
+            raise BadCheckpoint(f"{settings.where} says that {method} quantized the weights, but no tensor is so")
         if twice := matrices.keys() & parts.left.keys():
             raise BadCheckpoint(f"tensor {min(twice)!r} is there twice, quantized and not")
         for name, array in parts.left.items():
             if name.endswith(".weight") and array.dtype not in FLOAT_DTYPES:
-                raise BadCheckpoint(
-                    f"tensor {name!r}: {dtype_name(array.dtype)} without the scales that {method} stores beside it"
-                )
+                found = f"found {dtype_name(array.dtype)} without them"
+                raise BadCheckpoint(f"tensor {name!r}: expected floats, or scales as {method} stores them, {found}")
         return ForeignTensors(parts.left, matrices)
     except (BadCheckpoint, UnsupportedModel) as error:
         if str(folder) in str(error):

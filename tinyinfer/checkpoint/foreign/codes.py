@@ -1,7 +1,7 @@
 """Small numbers packed in words and bytes, and what the codes of small floats stand for.
 
-    stream     fields of b bits in 32-bit words, the first from bit 0 up; where b does not divide 32 a field may begin in
-               one word and end in the next:
+    stream     fields of b bits in 32-bit words, the first from bit 0 up; where b does not divide 32 a field may begin
+               in one word and end in the next:
 
                3 bits    word 0 |0 0 0 1 1 1 2 2 2 ... 9 9 9 10 10|  word 1 |10 11 11 11 ...|      bit 0 on the left
 
@@ -9,7 +9,7 @@
     E4M3       s e e e e m m m       (1 + m / 8) 2^(e - 7), or m / 8 2^-6 where e is 0; up to 448; 127 and 255 are NaN
     E8M0       e e e e e e e e       2^(e - 127); 255 is NaN
 
-The small floats are those of the Open Compute Project: OCP 8-bit floating point (OFP8) and the microscaling formats (MX).
+The small floats are those of the Open Compute Project: its 8-bit floating point (OFP8) and microscaling formats (MX).
 """
 
 from __future__ import annotations

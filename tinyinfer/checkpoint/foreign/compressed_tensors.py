@@ -2,12 +2,12 @@
 
 config.json has groups of layers, each with a format and a scheme ("weights": num_bits, type, strategy, group_size).
 
-    pack-quantized          weight_packed      int32 [N, ceil(K * bits / 32)]   streams along rows, code = q + 2^(bits - 1)
+    pack-quantized          weight_packed      int32 [N, ceil(K * bits / 32)]   streams along rows: q + 2^(bits - 1)
                             weight_shape       int64 [2]                        N and K
                             weight_scale       float [N, groups]
-                            weight_zero_point  int32 [ceil(N * bits / 32), groups]   streams down columns, likewise moved
+                            weight_zero_point  int32 [ceil(N * bits / 32), groups]   streams down columns, also moved
                                                by 2^(bits - 1); or int8 [N, groups] as it is; absent: 0
-                            weight_g_idx       int32 [K]                        the group of each input; absent: in order
+                            weight_g_idx       int32 [K]                        the group of each input, or in order
     int-quantized           weight             int8 [N, K], and weight_scale, weight_zero_point (int8) likewise
     float-quantized         weight             E4M3 [N, K]
                             weight_scale       float: one, [N, 1], or one for each block of rows and columns
@@ -39,16 +39,11 @@ from .gptq import group_words
 from .grid import Grid
 from .parts import BYTES, E4M3, E8M0, FLOATS, SIGNED_BYTES, WHOLE, WORDS, Parts, Settings, matches
 
-OF_ACTIVATIONS = (
-    "input_scale",
-    "input_zero_point",
-    "input_global_scale",
-    "input_g_idx",
-    "output_scale",
-    "output_zero_point",
-)
+OF_ACTIVATIONS = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point")
 ENDINGS = (".weight_packed", ".weight_scale")
 CLASSES = ("Linear", "Embedding")
+STRANGE = 3  # the rank of a target that is none of a layer's
+STRATEGIES = ("tensor", "channel", "group")
 HALF = np.float32(0.5)  # E2M1 codes are taken as twice what they stand for
 
 
@@ -59,9 +54,8 @@ def read(settings: Settings, parts: Parts) -> list[Grid]:
     sparsity.text("format", ("dense",), "dense")
     settings.text("quantization_status", ("compressed", "frozen"), "compressed")
     parts.drop([name for name in parts.left if name.rpartition(".")[2] in OF_ACTIVATIONS])
-    groups = [
-        Settings(group, f"{settings.where}: config_groups") for group in settings.part("config_groups").values.values()
-    ]
+    stated = settings.part("config_groups")
+    groups = [Settings(group, stated.where) for group in stated.values.values()]
     found = []
     for stem in parts.stems(*ENDINGS):
         group = _group_of(groups, stem, settings.where)
@@ -75,11 +69,9 @@ def _group_of(groups: list[Settings], stem: str, where: str) -> Settings:
     """The group that a layer is in: named before fitting an expression before being of a class."""
     if len(groups) == 1:
         return groups[0]
-    ranked = [
-        (_rank(target, stem, group.where), place) for place, group in enumerate(groups) for target in _targets(group)
-    ]
-    rank, place = min(ranked, default=(None, 0))
-    if rank is None or rank > 2:
+    named = [(target, place) for place, group in enumerate(groups) for target in _targets(group)]
+    rank, place = min(((_rank(target, stem, where), place) for target, place in named), default=(STRANGE, 0))
+    if rank == STRANGE:
         raise BadCheckpoint(f"{where}: config_groups: none has {stem} among its targets")
     return groups[place]
 
@@ -95,16 +87,14 @@ def _rank(target: str, stem: str, where: str) -> int:
     if target == stem:
         return 0
     if target.startswith("re:"):
-        return 1 if matches(target[3:], stem, f"{where}: targets") else 3
-    return 2 if target in CLASSES else 3
+        return 1 if matches(target[3:], stem, f"{where}: targets") else STRANGE
+    return 2 if target in CLASSES else STRANGE
 
 
 def _group_size(scheme: Settings) -> int | None:
     """Columns that share a scale, by the scheme's strategy; None where the whole row does."""
-    strategy = scheme.text(
-        "strategy", ("tensor", "channel", "group"), "group" if scheme.get("group_size") else "tensor"
-    )
-    return scheme.size("group_size") if strategy == "group" else None
+    usual = "group" if scheme.get("group_size") else "tensor"
+    return scheme.size("group_size") if scheme.text("strategy", STRATEGIES, usual) == "group" else None
 
 
 def _scales(scheme: Settings, parts: Parts, stem: str, shape: tuple[int, int], size: int) -> np.ndarray:
@@ -117,76 +107,68 @@ def _scales(scheme: Settings, parts: Parts, stem: str, shape: tuple[int, int], s
 
 def _packed(scheme: Settings, parts: Parts, stem: str) -> Grid:
     bits = scheme.choice("num_bits", (2, 4, 8))
-    scheme.text("type", ("int",), "int")
-    name = f"{stem}.weight_packed"
-    shape = tuple(parts.take(f"{stem}.weight_shape", WHOLE, (2,)).tolist())
-    if not all(0 < size < 2**31 for size in shape):
-        parts.refuse(f"{stem}.weight_shape", f"expected two numbers from 1, found {list(shape)}")
-    rows, columns = shape
-    packed = parts.take(name, WORDS, (rows, words_for(columns, bits)))
-    half = 2 ** (bits - 1)
-    zeros = None
-    if f"{stem}.weight_zero_point" in parts.left and parts.left[f"{stem}.weight_zero_point"].dtype in WORDS:
+    name = f"{stem}.weight_shape"
+    rows, columns = parts.take(name, WHOLE, (2,)).tolist()
+    if not (0 < rows < 2**31 and 0 < columns < 2**31):
+        parts.refuse(name, f"expected two numbers from 1, found {[rows, columns]}")
+    packed = parts.take(f"{stem}.weight_packed", WORDS, (rows, words_for(columns, bits)))
+    name, zeros = f"{stem}.weight_zero_point", None
+    if name in parts.left and parts.left[name].dtype in WORDS:
         groups = -(-columns // (_group_size(scheme) or columns))
-        words = parts.take(f"{stem}.weight_zero_point", WORDS, (words_for(rows, bits), groups))
-        zeros = stream(words.T, bits, rows).T.astype(np.int16) - np.int16(half)
-    return _whole_numbers(
-        scheme, parts, stem, (rows, columns), packed, zeros, half,
-        lambda ids: stream(packed[ids], bits, columns),
-    )  # fmt: skip
+        zeros = _signed(stream(parts.take(name, WORDS, (words_for(rows, bits), groups)).T, bits, rows), bits).T
+
+    def codes(ids: np.ndarray) -> np.ndarray:
+        return _signed(stream(packed[ids], bits, columns), bits)
+
+    return _whole_numbers(scheme, parts, stem, (rows, columns), bits, packed.nbytes, codes, zeros)
+
+
+def _signed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """What codes mean that stand 2^(bits - 1) above it: uint8 -> int8."""
+    return (codes - np.uint8(2 ** (bits - 1))).view(np.int8)
 
 
 def _bytes(scheme: Settings, parts: Parts, stem: str) -> Grid:
     bits = scheme.choice("num_bits", tuple(range(2, 9)))
-    scheme.text("type", ("int",), "int")
     weight = parts.take(f"{stem}.weight", SIGNED_BYTES, (None, None))
-    half = 2 ** (bits - 1)
-
-    def codes(ids: np.ndarray) -> np.ndarray:
-        return (
-            weight[ids].view(np.uint8) + np.uint8(half) if bits == 8 else weight[ids].astype(np.int16) + np.int16(half)
-        )
-
-    return _whole_numbers(scheme, parts, stem, weight.shape, weight, None, half, codes)
+    return _whole_numbers(scheme, parts, stem, weight.shape, bits, weight.nbytes, lambda ids: weight[ids])
 
 
 def _whole_numbers(
-    scheme: Settings, parts: Parts, stem: str, shape: tuple[int, int], codes_stored: np.ndarray,
-    zeros: np.ndarray | None, half: int, codes: Callable[[np.ndarray], np.ndarray],
+    scheme: Settings, parts: Parts, stem: str, shape: tuple[int, int], bits: int, stored: int,
+    codes: Callable[[np.ndarray], np.ndarray], zeros: np.ndarray | None = None,
 ) -> Grid:  # fmt: skip
-    """A matrix of codes that stand `half` above what they mean; `zeros` are those that were packed."""
+    """A matrix of codes int8; `zeros` int8 [N, groups] are those that were packed."""
+    scheme.text("type", ("int",), "int")
     said = _group_size(scheme)
     size = said or shape[1]
     scale = _scales(scheme, parts, stem, shape, size)
     if zeros is None and f"{stem}.weight_zero_point" in parts.left:
-        dtypes, name = (*SIGNED_BYTES, *FLOATS), f"{stem}.weight_zero_point"
-        zeros = parts.take_any(name, dtypes, scale.shape, *([(1,), ()] if scale.shape == (1, 1) else []))
-        zeros = (to_float32(zeros) if zeros.dtype in FLOATS else zeros).reshape(scale.shape)
-    order = None
-    if f"{stem}.weight_g_idx" in parts.left:
-        order = _order(parts, f"{stem}.weight_g_idx", shape[1], scale.shape[1], size)
-    bits = half.bit_length()
+        any_shape = [scale.shape, *([(1,), ()] if scale.shape == (1, 1) else [])]
+        zeros = parts.take_any(f"{stem}.weight_zero_point", SIGNED_BYTES, *any_shape).reshape(scale.shape)
+    order = _order(parts, f"{stem}.weight_g_idx", shape[1], scale.shape[1], size)
 
-    def numbers(array: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda ids: array[ids if len(array) == shape[0] else np.zeros_like(ids)]
+    def of_rows(numbers: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        return numbers[ids if len(numbers) == shape[0] else np.zeros_like(ids)]
 
-    moved = np.float32(half) + (np.zeros((1, 1), np.float32) if zeros is None else zeros.astype(np.float32))
     return Grid(
         name=f"{stem}.weight",
         kind=f"compressed-tensors {bits}-bit{group_words(said)}{', act-order' if order is not None else ''}",
         shape=shape,
-        stored=codes_stored.nbytes + scale.nbytes + (0 if zeros is None else len(moved) * moved.shape[1] * bits // 8),
+        stored=stored + scale.nbytes + (0 if zeros is None else zeros.size * bits // 8),
         codes=codes,
-        scales=lambda ids: to_float32(numbers(scale)(ids)),
-        zeros=numbers(moved),
+        scales=lambda ids: to_float32(of_rows(scale, ids)),
+        zeros=None if zeros is None else lambda ids: of_rows(zeros, ids).astype(np.float32),
         group=size,
-        levels=(0, 2**bits - 1),
+        levels=(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
         order=order,
     )
 
 
 def _order(parts: Parts, name: str, columns: int, groups: int, size: int) -> np.ndarray | None:
-    """The group of each column, None where they are in order; a single -1 in it says that it was never filled in."""
+    """The group of each column, None where they are in order; a -1 in it says that it was never filled in."""
+    if name not in parts.left:
+        return None
     g_idx = parts.take(name, WHOLE, (columns,))
     if (g_idx == -1).any() or np.array_equal(g_idx, np.arange(columns) // size):
         return None

@@ -7,8 +7,8 @@ Every format here comes to the same: a code for each weight, and what a group of
     w = scale * values[code]          small floats, NF4, FP4
 
 What our forms can hold of that is told from scales and zeros alone, without reading a code (`Grid.choice`): a float16
-scale must come out the same, and a product of a scale and a whole number must fit where it goes. Else the matrix becomes
-floats: bfloat16 where that holds every product, or float32, in which the formats themselves are defined here.
+scale must come out the same, and a product of a scale and a whole number must fit where it goes. Else the matrix
+becomes floats: bfloat16 where that holds every product, or float32, in which the formats are computed here.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Grid:
             if not np.array_equal(self.values, NF4) or size not in (64, 128):
                 return None
             return "nf4-g64" if halves else "nf4-g64-wide"
-        fits = minimums is None and -128 <= reach[0] and reach[1] <= 127
+        fits = minimums is None and reach[0] >= -128 and reach[1] <= 127
         if size and halves:
-            if minimums is None and -8 <= reach[0] and reach[1] <= 7:
+            if minimums is None and reach[0] >= -8 and reach[1] <= 7:
                 return f"int4-g{size}-symmetric"
             if self.levels[1] - self.levels[0] <= 15 and in_float16(self._lowest(scales, zeros, minimums)):
                 return f"int4-g{size}"
@@ -195,7 +195,7 @@ def in_float16(numbers: np.ndarray) -> bool:
 
 
 def digits(numbers: np.ndarray) -> int:
-    """How many binary digits it takes to write each of these finite float32, from the first that is not 0 to the last."""
+    """How many binary digits it takes to write each of these float32, from the first that is not 0 to the last."""
     finite = numbers[np.isfinite(numbers)]
     mantissas = np.abs(np.ldexp(np.frexp(finite)[0], 24)).astype(np.int32)
     together = int(np.bitwise_or.reduce(mantissas.reshape(-1), initial=0))

@@ -125,11 +125,9 @@ def _places(ids: np.ndarray, columns: int) -> np.ndarray:
 
 def _facts(parts: Parts, stem: str) -> Settings:
     """What the small tensors beside the codes say."""
-    for name in REFUSED:
-        if f"{stem}.{name}" in parts.left and parts.take_number(f"{stem}.{name}"):
-            raise UnsupportedModel(
-                f"{parts.source}: tensor '{stem}.{name}': expected 0, found 1, which can't be read yet"
-            )
+    for name in (f"{stem}.{name}" for name in REFUSED):
+        if name in parts.left and parts.take_number(name):
+            raise UnsupportedModel(f"{parts.source}: tensor {name!r}: expected 0, found 1, which can't be read yet")
     parts.drop(f"{stem}.{name}" for name in UNREAD)
     facts = {name: parts.take_number(f"{stem}.{name}") for name in ("nbits", "axis")}
     facts["group_size"] = parts.take_number(f"{stem}.group_size") if f"{stem}.group_size" in parts.left else None

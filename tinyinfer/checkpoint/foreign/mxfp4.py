@@ -1,6 +1,6 @@
 """MXFP4 experts, as gpt-oss is published: all experts of a layer in one array, 32 weights to a scale.
 
-    *_blocks   uint8 [experts, outputs, inputs / 32, 16]     a byte: weight 2 b in its low nibble, 2 b + 1 in the high one
+    *_blocks   uint8 [experts, outputs, inputs / 32, 16]     byte b: weight 2 b in its low nibble, 2 b + 1 in the high
     *_scales   uint8 [experts, outputs, inputs / 32]         E8M0
 
     w = E2M1(code) * E8M0(scale)
