@@ -168,13 +168,3 @@ def _outlook(tensors: ForeignTensors, kind: str, form: str, names: list[str]) ->
     stored = sum(tensors.matrices[name].stored if name in tensors.matrices else size(name) for name in names)
     weights = sum(prod(tensors.layout[name][1]) for name in names)
     return TypeOutlook(kind, len(names), weights, stored, form, sum(map(size, names)), 0.0)
-
-
-def describe(config: Mapping[str, Any]) -> str | None:
-    """Who quantized a model and with how many bits, for people: "gptq, 4 bits"; None for nobody."""
-    found = _quantization(config)
-    if found is None:
-        return None
-    method, settings = found
-    bits = settings.get("bits", settings.get("w_bit"))
-    return f"{method}, {bits} bits" if type(bits) is int else method
