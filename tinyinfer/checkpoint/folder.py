@@ -31,11 +31,11 @@ def read_folder(folder: Path) -> Checkpoint:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder}: not a model: there is no config.json in it")
     tokenizer_config = _read_json(folder / "tokenizer_config.json", missing={})
-    config = _read_json(folder / "config.json")
+    config, tensors = _config_and_tensors(folder)
     return Checkpoint(
         source=folder,
         config=config,
-        tensors=_tensors(folder, config),
+        tensors=tensors,
         generation_config=_read_json(folder / "generation_config.json", missing={}),
         tokenizer_json=tokenizer_json_from_folder(folder),
         tokenizer_config=tokenizer_config,
@@ -61,15 +61,27 @@ def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, A
     return value
 
 
-def _tensors(folder: Path, config: dict[str, Any]) -> Mapping[str, Tensor]:
+def _config_and_tensors(folder: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    config = _read_json(folder / "config.json")
     try:
         method = quantization_method(config)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{folder}: {error}") from None
     arrays = _open_weights(folder)
+    if method is None and any(name.endswith(".qweight") for name in arrays):
+        config |= _quantization_beside(folder)
+        method = quantization_method(config)
     if method in (None, OURS):
-        return packed_tensors(folder, config, arrays)
-    return foreign_tensors(folder, config, arrays, _metadata(folder))
+        return config, packed_tensors(folder, config, arrays)
+    return config, foreign_tensors(folder, config, arrays, _metadata(folder))
+
+
+def _quantization_beside(folder: Path) -> dict[str, Any]:
+    """What the first programs for GPTQ and AWQ wrote into a file of its own."""
+    for file, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
+        if (folder / file).is_file():
+            return {"quantization_config": {"quant_method": method} | _read_json(folder / file)}
+    return {}
 
 
 def _metadata(folder: Path) -> dict[str, str]:

@@ -82,8 +82,8 @@ def type_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """The types for people: (heading, values)."""
     width = max([6, *(len(one["type"]) + 1 for one in found)])
     lines = [
-        f"{one['type']:{width}}{size(one['file_bytes']):>7} in {one['tensors']} {_tensors(one['tensors'])} as {one['form']}: "
-        f"{one['bits_per_weight']:.3g} bits a weight, {size(one['bytes'])}, "
+        f"{one['type']:{width}}{size(one['file_bytes']):>7} in {one['tensors']} {_tensors(one['tensors'])} "
+        f"as {one['form']}: {one['bits_per_weight']:.3g} bits a weight, {size(one['bytes'])}, "
         + (f"relative error {one['relative_error']:.2g}" if one["relative_error"] else "exact")
         for one in found
     ]

@@ -8,33 +8,33 @@ Where one of our forms (`quant/`) holds every weight exactly, its codes go into 
 for each tensor, of its scales and zeros, and the smallest form wins; where none does, the tensor becomes floats, in
 bfloat16 if that is exact. So nothing is ever rounded on reading, and the usual way of each format is
 
-    format                              becomes                     when it does not
-    GPTQ 2, 3, 4 bits, symmetric        int4-symmetric              scales beyond float16: float32
-    GPTQ 2, 3, 4 bits, asymmetric       int8-g32                    int4 where every scale * zero fits float16
-    GPTQ 8 bits                         int8-g32                    zeros far from the middle: float32
-    GPTQ with act-order                 float32                     columns of a group do not lie together
-    AWQ                                 int8-g32                    as GPTQ's asymmetric
-    bitsandbytes NF4                    nf4-g64                     nf4-g64-wide where absmax is no float16
-    bitsandbytes NF4, double            nf4-g64-wide                blocks across rows, or of 32: float32
-    bitsandbytes FP4                    float32                     its values are no even steps
-    bitsandbytes int8                   int8-row
-    compressed-tensors 4 bits           int4-symmetric, int8-g32    as GPTQ, symmetric or not
-    compressed-tensors 8 bits           int8-row, int8-g32          one scale a row, or groups
-    compressed-tensors FP8, FP8 blocks  float32                     bfloat16 where scales are powers of two
-    compressed-tensors NVFP4            float32                     groups of 16, times a float32
-    compressed-tensors MXFP4            int8-g32                    scales beyond float16: bfloat16
-    MLX 2, 3, 4 bits                    int4                        scales or offsets beyond float16: float32
-    MLX 5, 6, 8 bits                    float32                     an offset, which int8 has not
-    MLX MXFP4                           int8-g32                    as above
-    MLX NVFP4, MXFP8                    bfloat16
-    torchao int8, intx                  int8-row, int4-symmetric    as their scales and groups allow
-    torchao FP8                         float32
-    HQQ, zeros rounded                  int8-g32, int4              as GPTQ's asymmetric
-    HQQ                                 float32                     zeros are fractions
-    MXFP4 experts (gpt-oss)             bfloat16
+    format                                becomes           otherwise
+    GPTQ 2, 3 bits; 4 bits, symmetric     int4-symmetric    scales beyond float16: float32
+    GPTQ 4 bits, asymmetric               int8-g32          int4 where float16 holds each scale * zero
+    GPTQ 8 bits, symmetric                int8-g32          asymmetric takes 9 bits: float32
+    GPTQ with act-order                   float32           columns of a group do not lie together
+    AWQ                                   int8-g32          as GPTQ's 4 bits, asymmetric
+    bitsandbytes NF4                      nf4-g64           absmax is no float16, or is quantized: nf4-g64-wide
+                                                            blocks of 32, or across rows: float32
+    bitsandbytes FP4                      float32           its values are no even steps
+    bitsandbytes int8                     int8-row
+    compressed-tensors, whole numbers     as GPTQ           a scale a row in 8 bits: int8-row
+    compressed-tensors FP8                float32           scales that are powers of two: bfloat16
+    compressed-tensors NVFP4              float32           groups of 16, times a float32
+    compressed-tensors MXFP4              int8-g32          scales beyond float16: bfloat16
+    FP8 blocks                            float32           E8M0 scales: bfloat16
+    MLX 2, 3, 4 bits                      int4              scales or offsets beyond float16: float32
+    MLX 5, 6, 8 bits                      float32           has an offset, which int8 has not
+    MLX MXFP4                             int8-g32          as above
+    MLX NVFP4, MXFP8                      bfloat16
+    torchao int8, intx                    as GPTQ           a scale a row in 8 bits: int8-row
+    torchao FP8                           float32
+    HQQ                                   float32           all zeros whole: as GPTQ
+    MXFP4 experts (gpt-oss)               bfloat16
 
-(int4-symmetric is of groups of 32, 64 or 128 as the format's are.) Groups that are no multiple of 32 become floats.
-`tinyinfer info` shows what becomes of a folder. `tinyinfer quantize` makes less of what became floats, at some loss.
+A form's group is the format's, or the largest of ours that divides it; groups that are no multiple of 32 become floats
+where a row has several. `tinyinfer info` shows what becomes of a folder; `tinyinfer quantize` makes less of floats, at
+some loss.
 """
 
 from __future__ import annotations
@@ -134,14 +134,14 @@ def foreign_tensors(
     parts = Parts(folder, arrays, metadata)
     try:
         matrices = {matrix.name: matrix for matrix in _READERS[method](settings, parts)}
-        if not matrices:
-            raise BadCheckpoint(f"{settings.where} says that {method} quantized the weights, but no tensor is so")
-        if twice := matrices.keys() & parts.left.keys():
-            raise BadCheckpoint(f"tensor {min(twice)!r} is there twice, quantized and not")
         for name, array in parts.left.items():
             if name.endswith(".weight") and array.dtype not in FLOAT_DTYPES:
                 found = f"found {dtype_name(array.dtype)} without them"
                 raise BadCheckpoint(f"tensor {name!r}: expected floats, or scales as {method} stores them, {found}")
+        if not matrices:
+            raise BadCheckpoint(f"{settings.where} says that {method} quantized the weights, but no tensor is so")
+        if twice := matrices.keys() & parts.left.keys():
+            raise BadCheckpoint(f"tensor {min(twice)!r} is there twice, quantized and not")
         return ForeignTensors(parts.left, matrices)
     except (BadCheckpoint, UnsupportedModel) as error:
         if str(folder) in str(error):

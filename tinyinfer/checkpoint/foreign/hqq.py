@@ -66,7 +66,7 @@ class _Slabs:
 
 def read(settings: Settings, parts: Parts) -> list[Grid]:
     """Every matrix of the folder that has codes; each says by itself how it is packed."""
-    found = [_matrix(parts, stem) for stem in parts.stems(".W_q")]
+    found = [_matrix(parts, stem) for stem in parts.stems(".W_q", ".zero")]
     for stem in parts.stems(".encoded_state_dict", ".stores_quant_config"):  # of layers that are not quantized
         parts.drop(f"{stem}.{name}" for name in UNREAD)
     return found

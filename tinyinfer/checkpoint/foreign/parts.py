@@ -50,7 +50,8 @@ class Parts:
     def take_any(self, name: str, dtypes: Sequence[np.dtype], *shapes: Sequence[int | None]) -> np.ndarray:
         """As `take`, where several shapes mean the same: a scale as [], [1] or [1, 1]."""
         found = self.left[name].shape if name in self.left else None
-        return self.take(name, dtypes, next((shape for shape in shapes if found and _fits(found, shape)), shapes[0]))
+        fitting = [shape for shape in shapes if found is not None and _fits(found, shape)]
+        return self.take(name, dtypes, fitting[0] if fitting else shapes[0])
 
     def take_number(self, name: str) -> int:
         """A tensor that holds one whole number."""
