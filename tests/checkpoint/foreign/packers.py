@@ -22,7 +22,7 @@ E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
 
 def write_folder(
-    folder: Path, quantization: dict[str, Any], *layers: Stored, metadata: dict[str, str] | None = None, **config: Any
+    folder: Path, quantization: Any, /, *layers: Stored, metadata: dict[str, str] | None = None, **config: Any
 ) -> Path:
     """A folder of one safetensors file; endings that begin with "." or "_" belong to `STEM`, others are whole names."""
     everything = [item for layer in layers for item in layer.items()]
