@@ -123,10 +123,11 @@ def dequantized(checkpoint: Checkpoint) -> Checkpoint:
 
     Those are exactly the values that the files encode, also where a GGUF file's were rounded to be kept quantized.
     """
-    tensors = checkpoint.tensors
-    if tensor_forms(tensors):
-        tensors = LazyTensors(tensor_layout(tensors), lambda name: plain(checkpoint.tensors, name))
-    return replace(checkpoint, tensors=tensors, config=without_quantization(checkpoint.config))
+    tensors, config = checkpoint.tensors, without_quantization(checkpoint.config)
+    if not tensor_forms(tensors):
+        return checkpoint if config == checkpoint.config else replace(checkpoint, config=config)
+    arrays = LazyTensors(tensor_layout(tensors), lambda name: plain(tensors, name))
+    return replace(checkpoint, tensors=arrays, config=config)
 
 
 def without_quantization(config: dict[str, Any]) -> dict[str, Any]:
