@@ -94,8 +94,9 @@ def _filled(array: np.ndarray, columns: int, value: int) -> np.ndarray:
 
 def _byte_blocks(codes: np.ndarray) -> np.ndarray:
     """int8 [8 n, 32 G] -> int8 [n, G, 8, 32]."""
-    lines = codes.reshape(len(codes) // ROW_BLOCK, ROW_BLOCK, -1, 8, 4).transpose(0, 2, 3, 1, 4)
-    return lines.reshape(*lines.shape[:3], 32)
+    fours = np.ascontiguousarray(codes).view(np.uint32)  # four codes move as one number: NumPy is faster at that
+    lines = fours.reshape(len(codes) // ROW_BLOCK, ROW_BLOCK, -1, 8).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(lines).view(codes.dtype)
 
 
 def _nibble_blocks(codes: np.ndarray) -> np.ndarray:

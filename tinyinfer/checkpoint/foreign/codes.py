@@ -43,8 +43,8 @@ def stream(words: np.ndarray, bits: int, count: int) -> np.ndarray:
         octets = raw_bytes(words)
         if bits == 8:
             return octets[:, :count]
-        shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        return (octets[:, :, None] >> shifts & np.uint8(2**bits - 1)).reshape(len(words), -1)[:, :count]
+        parts = [octets >> np.uint8(shift) & np.uint8(2**bits - 1) for shift in range(0, 8, bits)]
+        return np.stack(parts, axis=-1).reshape(len(words), -1)[:, :count]
     first = np.ascontiguousarray(words).view(np.uint32).astype(np.uint64)
     pairs = first.copy()
     pairs[:, :-1] |= first[:, 1:] << np.uint64(32)
