@@ -39,18 +39,20 @@ def raw_bytes(array: np.ndarray) -> np.ndarray:
 
 def stream(words: np.ndarray, bits: int, count: int) -> np.ndarray:
     """The first `count` fields of a stream that runs along the last axis: 32-bit [n, words] -> uint8 [n, count]."""
-    if 8 % bits == 0:
-        octets = raw_bytes(words)
-        if bits == 8:
-            return octets[:, :count]
-        parts = [octets >> np.uint8(shift) & np.uint8(2**bits - 1) for shift in range(0, 8, bits)]
-        return np.stack(parts, axis=-1).reshape(len(words), -1)[:, :count]
-    first = np.ascontiguousarray(words).view(np.uint32).astype(np.uint64)
-    pairs = first.copy()
-    pairs[:, :-1] |= first[:, 1:] << np.uint64(32)
-    begins = np.arange(count) * bits
-    shifted = pairs[:, begins // 32] >> (begins % 32).astype(np.uint64)
-    return (shifted & np.uint64(2**bits - 1)).astype(np.uint8)
+    octets = raw_bytes(words)
+    if bits in (4, 8):
+        return (octets if bits == 8 else nibbles(octets))[:, :count]
+    eights = -(-count // 8)  # eight fields fill as many bytes as one has bits
+    missing = eights * bits - octets.shape[1]
+    octets = np.pad(octets, ((0, 0), (0, missing))) if missing > 0 else octets[:, : eights * bits]
+    numbers = np.zeros((len(words), eights, 8), np.uint8)
+    numbers[:, :, :bits] = octets.reshape(len(words), eights, bits)
+    numbers = numbers.view("<u8")[:, :, 0]
+    mask = np.uint64(2**bits - 1)
+    fields = np.empty((len(words), eights, 8), np.uint8)
+    for place in range(8):
+        fields[:, :, place] = numbers >> np.uint64(place * bits) & mask
+    return fields.reshape(len(words), -1)[:, :count]
 
 
 def nibbles(octets: np.ndarray) -> np.ndarray:
