@@ -6,6 +6,7 @@ Weights are held to equality with the same products in NumPy float32.
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -499,3 +500,18 @@ def test_scales_at_the_ends_of_float16(tmp_path: Path, rng, scale: float, become
         tmp_path / "m", compressed_settings("pack-quantized", scheme(4)), packers.compressed(codes, scales, 4)
     )
     check(folder, scales * codes.astype(np.float32), becomes)
+
+
+def test_a_matrix_is_made_a_few_rows_at_a_time(tmp_path: Path, rng, monkeypatch: pytest.MonkeyPatch):
+    """Beside the result, some rows of numbers: not the matrix in float32, which would be eight times the codes."""
+    monkeypatch.setattr("tinyinfer.quant.layout.VALUES_AT_ONCE", 1 << 14)
+    codes = rng.integers(0, 2**32, (1024, 128), dtype=np.uint32)
+    layer = {".weight": ("U32", codes), ".scales": packers.bfloat16(brains(rng, 1024, 16))}
+    layer |= {".biases": packers.bfloat16(brains(rng, 1024, 16))}
+    tensors = open_checkpoint(write_mlx(tmp_path / "m", layer, bits=4, group_size=64)).tensors
+    tracemalloc.start()
+    made = tensors[NAME]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made.shape == (1024, 1024)
+    assert peak < made.nbytes + 1.2e6  # the float32 matrix takes 4.2e6
