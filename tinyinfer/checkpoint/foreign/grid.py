@@ -102,7 +102,9 @@ class Grid:
         if size and halves:
             if minimums is None and reach[0] >= -8 and reach[1] <= 7:
                 return f"int4-g{size}-symmetric"
-            if self.levels[1] - self.levels[0] <= 15 and in_float16(self._lowest(scales, zeros, minimums)):
+            sum_stays = minimums is None or self.levels[0] == 0  # else it is rounded in another order
+            few = self.levels[1] - self.levels[0] <= 15
+            if few and sum_stays and in_float16(self._lowest(scales, zeros, minimums)):
                 return f"int4-g{size}"
         if fits and scales.shape[1] == 1:
             return "int8-row"
@@ -121,9 +123,7 @@ class Grid:
 
     def _lowest(self, scales, zeros, minimums) -> np.ndarray:
         """What the smallest code stands for."""
-        if minimums is None:
-            return scales * (np.float32(self.levels[0]) - zeros)
-        return minimums + scales * np.float32(self.levels[0])
+        return scales * (np.float32(self.levels[0]) - zeros) if minimums is None else minimums
 
     def pack(self, form: Form) -> PackedWeight:
         """The matrix in kernel order, in the form that `choice` gave; raises as `floats`."""
@@ -132,7 +132,7 @@ class Grid:
             ids = np.arange(begin, end)
             codes, scales = self._checked_codes(ids), self.scales(ids)
             if form.scheme == "nf4":
-                return codes, self._regrouped(scales, form).astype(form.scale_dtype), None
+                return _octets(codes, 0), self._regrouped(scales, form).astype(form.scale_dtype), None
             zeros = np.zeros((1, 1), np.float32) if self.zeros is None else self.zeros(ids)
             if not form.symmetric:
                 minimums = self._lowest(scales, zeros, None if self.minimums is None else self.minimums(ids))
@@ -210,4 +210,6 @@ def holds_in_bfloat16(scales: np.ndarray, bits: int, last: float = 1.0) -> bool:
 
 
 def _octets(codes: np.ndarray, offset: int) -> np.ndarray:
-    return codes.astype(np.uint8) if not offset else (codes.astype(np.int16) + np.int16(offset)).astype(np.uint8)
+    if not offset:
+        return codes.astype(np.uint8, copy=False)
+    return (codes.astype(np.int16) + np.int16(offset)).astype(np.uint8)
