@@ -41,7 +41,7 @@ FLOAT32 = (np.dtype("<f4"),)
 STORAGE = (*BYTES, BFLOAT16, np.dtype("<f2"), np.dtype("<f4"))  # bytes may lie in arrays of floats
 STATE = ".weight.quant_state.bitsandbytes__"
 TYPES = ("nf4", "fp4")
-CENTURY = np.float32(127)
+LARGEST = np.float32(127)
 
 
 def read(settings: Settings, parts: Parts) -> list[Grid]:
@@ -62,7 +62,7 @@ def _eight_bits(parts: Parts, stem: str) -> Grid:
         shape=weight.shape,
         stored=weight.nbytes + largest.nbytes,
         codes=lambda ids: weight[ids],
-        scales=lambda ids: largest[ids, None] / CENTURY,
+        scales=lambda ids: largest[ids, None] / LARGEST,
         group=weight.shape[1],
         levels=(-128, 127),
     )

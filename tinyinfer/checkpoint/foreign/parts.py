@@ -20,7 +20,9 @@ WHOLE = (np.dtype("<i8"), np.dtype("<i4"), np.dtype("i1"), np.dtype("u1"))
 E4M3 = (FLOAT8_E4M3,)
 E8M0 = (FLOAT8_E8M0, np.dtype("u1"))
 
-LONGEST_PATTERN = 300  # of the expressions that name layers in a config
+# limits of the expressions that name layers in a config, and of the names that they may fit
+LONGEST_PATTERN, MOST_REPEATS, LONGEST_NAME = 1000, 4, 200
+_REPEATS, _NESTED = re.compile(r"[*+{]"), re.compile(r"\)[*+{]")
 
 
 class Parts:
@@ -142,13 +144,18 @@ class Settings:
 
 
 def matches(pattern: Any, name: str, where: str) -> bool:
-    """Whether a config's expression fits the beginning of a layer's name. Raises `BadCheckpoint` for what is none."""
-    if not isinstance(pattern, str) or len(pattern) > LONGEST_PATTERN:
-        raise BadCheckpoint(
-            f"{where}: expected an expression of at most {LONGEST_PATTERN} characters, found {shown(pattern)}"
-        )
+    """Whether a config's expression fits the beginning of a layer's name.
+
+    Raises `BadCheckpoint` for what is no expression, and `UnsupportedModel` for one that could take ages: a file that
+    nobody vouches for must not keep the program busy for ever.
+    """
+    if not isinstance(pattern, str):
+        raise BadCheckpoint(f"{where}: expected a regular expression, found {shown(pattern)}")
+    if len(pattern) > LONGEST_PATTERN or len(_REPEATS.findall(pattern)) > MOST_REPEATS or _NESTED.search(pattern):
+        limits = f"{LONGEST_PATTERN} characters, {MOST_REPEATS} repeats and none of a group"
+        raise UnsupportedModel(f"{where}: expected an expression of at most {limits}, found {shown(pattern)}")
     try:
-        return re.match(pattern, name) is not None
+        return len(name) <= LONGEST_NAME and re.match(pattern, name) is not None
     except (re.error, OverflowError, RecursionError) as error:
         raise BadCheckpoint(f"{where}: {shown(pattern)} is no regular expression: {error}") from None
 
