@@ -102,7 +102,7 @@ def _quantization(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
 class ForeignTensors(LazyTensors):
     """The tensors of a foreign folder; `matrices` are those that have codes."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], matrices: Mapping[str, Grid]):
+    def __init__(self, arrays: Mapping[str, np.ndarray], matrices: Mapping[str, Grid | mxfp4.Experts]):
         """`arrays` are the others, as they are. Reads all scales, to tell what becomes of each matrix."""
         choices = {name: matrix.choice() for name, matrix in matrices.items()}
         forms = {name: choice for name, choice in choices.items() if isinstance(choice, Form)}

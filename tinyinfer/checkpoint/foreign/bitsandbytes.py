@@ -34,7 +34,7 @@ import numpy as np
 from ...errors import BadCheckpoint
 from ..safetensors import BFLOAT16
 from .codes import raw_bytes
-from .grid import Grid
+from .grid import Grid, Rows
 from .parts import BYTES, SIGNED_BYTES, Parts, Settings
 
 FLOAT32 = (np.dtype("<f4"),)
@@ -71,11 +71,9 @@ def _eight_bits(parts: Parts, stem: str) -> Grid:
 def _four_bits(parts: Parts, stem: str, kind: str) -> Grid:
     name = f"{stem}.weight"
     state = _state(parts, stem, kind)
-    shape = state.sizes("shape", 2)
-    block = state.size("blocksize")
+    shape, block = state.sizes("shape", 2), state.size("blocksize")
     count, columns = prod(shape), shape[1]
-    stored = parts.take(name, STORAGE)
-    octets = raw_bytes(stored.reshape(1, -1))[0]
+    octets = raw_bytes(parts.take(name, STORAGE).reshape(1, -1))[0]
     if octets.size != -(-count // 2):
         parts.refuse(name, f"expected {-(-count // 2)} bytes for {list(shape)} weights of 4 bits, found {octets.size}")
     absmax, absmax_bytes = _absmax(parts, name, state, -(-count // block))
@@ -84,7 +82,7 @@ def _four_bits(parts: Parts, stem: str, kind: str) -> Grid:
 
     def scales(ids: np.ndarray) -> np.ndarray:
         places = ids[:, None] * per_row + np.arange(per_row)
-        return absmax[places if whole else places // block]
+        return absmax(places if whole else places // block)
 
     return Grid(
         name=name,
@@ -108,17 +106,20 @@ def _nibbles(octets: np.ndarray, ids: np.ndarray, columns: int) -> np.ndarray:
     return np.stack([pairs >> 4, pairs & 15], axis=-1).reshape(len(ids), columns)
 
 
-def _absmax(parts: Parts, name: str, state: Settings, blocks: int) -> tuple[np.ndarray, int]:
-    """The absmax of each block, float32, and how many bytes they take in the file."""
+def _absmax(parts: Parts, name: str, state: Settings, blocks: int) -> tuple[Rows, int]:
+    """The absmax of blocks by their numbers, float32, and how many bytes they take in the file."""
     nested = state.get("nested_blocksize") is not None
     absmax = parts.take(f"{name}.absmax", BYTES if nested else FLOAT32, (blocks,))
     if not nested:
-        return absmax, absmax.nbytes
+        return lambda ids: absmax[ids], absmax.nbytes
     size, offset = state.size("nested_blocksize"), np.float32(state.number("nested_offset"))
     steps = parts.take(f"{name}.nested_absmax", FLOAT32, (-(-blocks // size),))
     meanings = parts.take(f"{name}.nested_quant_map", FLOAT32, (256,))
-    with np.errstate(over="ignore", invalid="ignore"):
-        widened = meanings[absmax] * np.repeat(steps, min(size, blocks))[:blocks] + offset
+
+    def widened(ids: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return meanings[absmax[ids]] * steps[ids // size] + offset
+
     return widened, absmax.nbytes + steps.nbytes + meanings.nbytes
 
 

@@ -26,7 +26,7 @@ from ...quant.nf4 import VALUES as NF4
 from ..safetensors import BFLOAT16, to_bfloat16
 
 FLOAT32 = np.dtype("<f4")
-Rows = Callable[[np.ndarray], np.ndarray]  # ids of rows, int [n] -> a row of numbers for each
+Rows = Callable[[np.ndarray], np.ndarray]  # ids of rows, int [n] -> numbers for each
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,18 +85,17 @@ def _matrix(parts: Parts, stem: str) -> Grid:
     if bits != 3:
         parts.size(f"{stem}.W_q", rows, fields, "rows")
     packed = parts.take(f"{stem}.W_q", dtypes, (-(-rows // fields), width))
-    scale, zero = (
-        to_float32(parts.take(f"{stem}.{name}", FLOATS, (lines, 1) if axis else (1, lines))).reshape(-1)
-        for name in ("scale", "zero")
-    )
+    shared = (lines, 1) if axis else (1, lines)
+    scale, zero = (parts.take(f"{stem}.{name}", FLOATS, shared).reshape(-1) for name in ("scale", "zero"))
     slabs = _Slabs(packed, bits, fields)
     whole = axis == 1 and columns % size == 0  # else groups do not lie along rows: a scale for each weight then
 
-    def along(numbers: np.ndarray):
+    def along(numbers: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """The numbers of a row's groups, or of each of its weights."""
         if whole:
-            return lambda ids: numbers.reshape(shape[0], -1)[ids]
-        return lambda ids: numbers[_places(ids, columns) // size if axis else _places(ids, columns) % lines]
+            return to_float32(numbers.reshape(shape[0], -1)[ids])
+        places = _places(ids, columns)
+        return to_float32(numbers[places // size if axis else places % lines])
 
     def codes(ids: np.ndarray) -> np.ndarray:
         if whole:
@@ -109,10 +108,10 @@ def _matrix(parts: Parts, stem: str) -> Grid:
         name=f"{stem}.weight",
         kind=f"HQQ {bits}-bit{group_words(said)}{'' if axis else ' down the rows'}",
         shape=shape,
-        stored=packed.nbytes + 2 * scale.size * 2,
+        stored=packed.nbytes + scale.nbytes + zero.nbytes,
         codes=codes,
-        scales=along(scale),
-        zeros=along(zero),
+        scales=lambda ids: along(scale, ids),
+        zeros=lambda ids: along(zero, ids),
         group=size if whole else 1,
         levels=(0, 2**bits - 1),
     )
