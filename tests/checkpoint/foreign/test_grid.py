@@ -115,3 +115,21 @@ def test_small_floats():
     assert np.isnan(E4M3_VALUES[[127, 255]]).all()
     assert (E4M3_VALUES[126], E4M3_VALUES[1], E8M0_VALUES[0], E8M0_VALUES[127]) == (448, 2.0**-9, 2.0**-127, 1)
     assert np.isnan(E8M0_VALUES[255])
+
+
+@pytest.mark.parametrize("group", [32, 64])
+def test_the_lowest_code_of_8_bits_is_multiplied_as_it_is(group: int):
+    """Forms quantized here have codes from -127 up; those of others go down to -128, which the kernels must take."""
+    from tinyinfer.kernels.int8 import matmul_int8
+
+    codes = np.full((16, 64), -128, np.int8)
+    scales = np.full((16, 64 // group), 0.5, np.float32)
+    grid = Grid("x", "", (16, 64), 0, lambda ids: codes[ids], lambda ids: scales[ids], group, (-128, 127))
+    packed = made(grid, grid.choice())
+    assert packed.form.name == ("int8-row" if group == 64 else "int8-g32")
+    stored = packed.scales if group == 64 else packed.scales.view(np.int16)
+    for rows in (1, 5):
+        x = np.array([[-127] * 64, [127] * 64, [-127, 127] * 32, [1] * 64, [0] * 64], np.int8)[:rows]
+        out = np.empty((rows, 16), np.float32)
+        matmul_int8(x, np.ones((rows, 2), np.float32), packed.codes, stored, out, 0, 16, 0, 2, False)
+        assert np.array_equal(out, x.astype(np.float32) @ dequantize(packed).T)
