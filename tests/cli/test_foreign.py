@@ -46,7 +46,6 @@ def test_run_convert_and_quantize(folder: Path, tmp_path: Path):
     ("name", "by", "line"),
     [
         ("gptq-4bit-g128", "gptq", "GPTQ 4-bit, groups of 128 "),
-        ("mlx-4bit-g64", "mlx", "MLX 4-bit, groups of 64 "),
         ("fp8-block128", "fp8", "FP8, blocks of [128, 128] "),
     ],
 )
@@ -64,5 +63,5 @@ def test_info_says_what_becomes_of_each_kind(name: str, by: str, line: str):
 def test_a_method_that_is_not_read_is_one_sentence(folder: Path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "quip"}}))
-    for command in (["info", folder], ["run", folder, "a"], ["convert", folder, folder / "out"]):
+    for command in (["run", folder, "a"], ["convert", folder, folder / "out"]):
         assert "weights quantized by 'quip' can't be read; known are awq, " in refused(tinyinfer(*command))
