@@ -27,7 +27,7 @@ from tinyinfer.model.names import collect_tensors
 from tinyinfer.quant import PackedWeight, dequantize
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "formats"
-FOLDERS = sorted(path.name for path in GOLDEN.iterdir())
+FOLDERS = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
 Q_PROJ, DOWN_PROJ = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"
 TOLERANCE = 1e-4
 
