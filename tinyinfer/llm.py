@@ -41,6 +41,8 @@ def load(
 ) -> LLM:
     """Load a model: a catalogue name, a repository id already pulled, a Hugging Face folder, or a .gguf file.
 
+    A folder may be one that another program quantized, see `checkpoint/foreign`.
+
     quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int8", "nf4", "int4-g128", ...
                   What has that form already is kept; what has another is made anew from what its codes say, which adds
                   one error to the other

@@ -81,7 +81,8 @@ LOGITS = """
     import tinyinfer
     from tinyinfer.kernels.processor import backend
     forms = (None, "int4", "int8", "nf4")
-    np.save(sys.argv[2], [tinyinfer.load(sys.argv[1], quantize=form).forward([*range(10)]) for form in forms])
+    models = [tinyinfer.load(sys.argv[1], quantize=form, kv_dtype="float32") for form in forms]
+    np.save(sys.argv[2], [model.forward([*range(10)]) for model in models])
     print(backend())
 """
 

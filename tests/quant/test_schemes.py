@@ -72,7 +72,8 @@ def test_shapes_dtypes_and_filling(form: str, shape: tuple[int, int]):
     lines, dtype = (8, np.int8) if packed.scheme == "int8" else (4, np.uint8)
     assert (packed.codes.shape, packed.codes.dtype) == ((blocks, columns // 32, lines, 32), dtype)
     assert packed.scales.shape == ((blocks, columns // group, 8) if group else (blocks, 8))
-    assert packed.scales.dtype == (np.int8 if "double" in form else np.float16 if group else np.float32)
+    halves = group and "wide" not in form
+    assert packed.scales.dtype == (np.int8 if "double" in form else np.float16 if halves else np.float32)
     assert (packed.minimums is None) == (form not in ("int4-g32", "int4-g64", "int4-g128"))
     assert packed.form == FORMS[form]
     assert packed.nbytes == FORMS[form].nbytes(shape) == sum(array.nbytes for array in packed.arrays().values())
@@ -268,7 +269,7 @@ def test_double_quantization_moves_scales_by_half_a_step_at_most():
     [
         ("int4-g32", 5), ("int4-g64", 4.5), ("int4-g128", 4.25), ("int4-g32-symmetric", 4.5),
         ("int4-g64-symmetric", 4.25), ("int4-g128-symmetric", 4.125), ("int8-g32", 8.5), ("int8-row", 8 + 32 / 1024),
-        ("nf4-g64", 4.25), ("nf4-g64-double", 4 + 8 / 64 + 32 / (64 * 256) + 32 / (256 * 1024)),
+        ("nf4-g64", 4.25), ("nf4-g64-wide", 4.5), ("nf4-g64-double", 4 + 8 / 64 + 32 / (64 * 256) + 32 / (256 * 1024)),
     ],
 )  # fmt: skip
 def test_bits_per_weight(form: str, bits: float):
@@ -282,7 +283,7 @@ def test_relative_errors_on_normal_weights():
     expected = {
         "int4-g32": 0.0737, "int4-g32-symmetric": 0.0820, "int4-g64": 0.0848, "int4-g64-symmetric": 0.0904,
         "int4-g128": 0.0937, "int4-g128-symmetric": 0.0973, "int8-g32": 0.0048, "int8-row": 0.0080, "nf4-g64": 0.0921,
-        "nf4-g64-double": 0.0922,
+        "nf4-g64-double": 0.0922, "nf4-g64-wide": 0.0921,
     }  # fmt: skip
     assert found == pytest.approx(expected, rel=0.02)
     assert found["int4-g32"] < found["int4-g64"] < found["int4-g128"]
@@ -349,7 +350,7 @@ def test_nan_and_infinity_are_refused_by_name(form: str, value: float):
 def test_huge_weights_are_refused_where_a_scale_is_float16(form: str):
     weight = normal(9, 40)
     weight[3, 3], weight[3, 4] = 3e38, -3e38
-    if form == "int8-row":
+    if form in ("int8-row", "nf4-g64-wide"):
         assert relative_error(weight, dequantize(quantize(weight, form))) < 0.01
     else:
         with pytest.raises(BadRequest, match=r"tensor 'w': weights of up to 3e\+38 are beyond the float16 scales"):

@@ -1,1 +1,1 @@
-"""From bytes on disk to named arrays: folders, safetensors, GGUF, and how models are obtained."""
+"""From bytes on disk to named arrays: safetensors, GGUF, foreign formats; and how models are obtained."""

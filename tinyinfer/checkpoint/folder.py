@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import BadCheckpoint, ModelNotFound
+from ..errors import BadCheckpoint, ModelNotFound, UnsupportedModel
+from .foreign import OURS, foreign_tensors, quantization_method
 from .quantized import packed_tensors
-from .safetensors import open_safetensors
-from .source import Checkpoint
+from .safetensors import open_safetensors, read_metadata
+from .source import Checkpoint, Tensor
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
@@ -29,11 +31,11 @@ def read_folder(folder: Path) -> Checkpoint:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder}: not a model: there is no config.json in it")
     tokenizer_config = _read_json(folder / "tokenizer_config.json", missing={})
-    config = _read_json(folder / "config.json")
+    config, tensors = _config_and_tensors(folder)
     return Checkpoint(
         source=folder,
         config=config,
-        tensors=packed_tensors(folder, config, _open_weights(folder)),
+        tensors=tensors,
         generation_config=_read_json(folder / "generation_config.json", missing={}),
         tokenizer_json=tokenizer_json_from_folder(folder),
         tokenizer_config=tokenizer_config,
@@ -57,6 +59,36 @@ def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, A
     if not isinstance(value, dict):
         raise BadCheckpoint(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def _config_and_tensors(folder: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    config = _read_json(folder / "config.json")
+    try:
+        method = quantization_method(config)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{folder}: {error}") from None
+    arrays = _open_weights(folder)
+    if method is None and any(name.endswith(".qweight") for name in arrays):
+        config |= _quantization_beside(folder)
+        method = quantization_method(config)
+    if method in (None, OURS):
+        return config, packed_tensors(folder, config, arrays)
+    return config, foreign_tensors(folder, config, arrays, _metadata(folder))
+
+
+def _quantization_beside(folder: Path) -> dict[str, Any]:
+    """What the first programs for GPTQ and AWQ wrote into a file of its own."""
+    for file, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
+        if (folder / file).is_file():
+            return {"quantization_config": {"quant_method": method} | _read_json(folder / file)}
+    return {}
+
+
+def _metadata(folder: Path) -> dict[str, str]:
+    """The metadata of all files that hold weights."""
+    index = (folder / INDEX).is_file()
+    files = sorted(set(_read_json(folder / INDEX)["weight_map"].values())) if index else _weight_files(folder)
+    return {key: value for file in files for key, value in read_metadata(folder / file).items()}
 
 
 def _open_weights(folder: Path) -> dict[str, np.ndarray]:

@@ -30,6 +30,7 @@ from ..quant import FORMS, Form, PackedWeight, encode_rows, error_ratio, quantiz
 from ..quant.layout import Encoded, pack_rows
 from ..quant.study import sample_rows
 from .gguf_file import BLOCKS, GgufFile, GgufTensor
+from .outlook import TypeOutlook
 from .safetensors import dtype_name
 
 
@@ -41,24 +42,6 @@ def packed_form(tensor: GgufTensor) -> Form | None:
 def is_exact(tensor: GgufTensor) -> bool:
     """Whether `pack` keeps every value of a tensor as its type encodes it."""
     return tensor.type in _KINDS and _KINDS[tensor.type].exact
-
-
-@dataclass(frozen=True)
-class TypeOutlook:
-    """What becomes of all tensors of a file that have one type."""
-
-    type: str
-    tensors: int
-    weights: int
-    file_bytes: int
-    form: str  # a form of quantized weights, or a dtype
-    bytes: int
-    relative_error: float  # from some rows of each tensor; 0.0 where the form holds the type exactly
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Of what it becomes."""
-        return 8 * self.bytes / max(self.weights, 1)
 
 
 def type_outlooks(file: GgufFile) -> list[TypeOutlook]:

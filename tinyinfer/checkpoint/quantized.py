@@ -54,6 +54,7 @@ from .source import (
     rounded_names,
     tensor_forms,
     tensor_layout,
+    without_quantization,
     write_folder,
     write_texts,
 )
@@ -161,7 +162,7 @@ def quantize_checkpoint(checkpoint: Checkpoint, progress: Progress = silent, **c
     work = _Work(checkpoint, plan)
     with progress(f"quantizing {checkpoint.source.name}", work.total, "B") as bar:
         tensors = {name: work.made(name, bar) for name in plan}
-    return replace(checkpoint, tensors=tensors, config=checkpoint.config | work.config())
+    return replace(checkpoint, tensors=tensors, config=without_quantization(checkpoint.config) | work.config())
 
 
 def quantize_folder(
@@ -270,7 +271,7 @@ def _write(work: _Work, folder: Path, doing: str, progress: Progress) -> None:
 
     with new_folder(folder) as temporary, progress(f"{doing} {folder.name}", work.total, "B") as bar:
         write_safetensors(temporary / WEIGHTS, layout, arrays(bar), metadata)
-        write_texts(work.checkpoint, work.checkpoint.config | work.config(), temporary)
+        write_texts(work.checkpoint, without_quantization(work.checkpoint.config) | work.config(), temporary)
 
 
 # ---- reading

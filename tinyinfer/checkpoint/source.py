@@ -123,25 +123,27 @@ def dequantized(checkpoint: Checkpoint) -> Checkpoint:
 
     Those are exactly the values that the files encode, also where a GGUF file's were rounded to be kept quantized.
     """
-    tensors = checkpoint.tensors
+    tensors, config = checkpoint.tensors, without_quantization(checkpoint.config)
     if not tensor_forms(tensors):
-        return checkpoint
+        return checkpoint if config == checkpoint.config else replace(checkpoint, config=config)
     arrays = LazyTensors(tensor_layout(tensors), lambda name: plain(tensors, name))
-    return replace(checkpoint, tensors=arrays, config=_without_our_quantization(checkpoint.config))
+    return replace(checkpoint, tensors=arrays, config=config)
 
 
-def _without_our_quantization(config: dict[str, Any]) -> dict[str, Any]:
-    found = config.get("quantization_config")
-    if not isinstance(found, dict) or found.get("quant_method") != "tinyinfer":
-        return config
-    return {key: value for key, value in config.items() if key != "quantization_config"}
+def without_quantization(config: dict[str, Any]) -> dict[str, Any]:
+    """The same config.json, saying nothing of quantized weights."""
+    kept = {key: value for key, value in config.items() if key not in ("quantization_config", "quantization")}
+    if isinstance(kept.get("text_config"), dict):
+        kept["text_config"] = without_quantization(kept["text_config"])
+    return kept
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Open a Hugging Face folder or a GGUF file; weights are mapped, not read.
 
-    What is quantized stays so: a folder's matrices are mapped as they lie, those of a GGUF file are put into kernel
-    order when asked for (`gguf_packed.py` says which lose something by it). `dequantized` widens either.
+    What is quantized stays so where it can: the matrices of a folder of ours are mapped as they lie, those of a GGUF
+    file are put into kernel order when asked for (`gguf_packed.py` says which lose something by it), and so are those
+    of a folder that another program quantized (`foreign/` says which become floats). `dequantized` widens them all.
     Raises `ModelNotFound` where there is neither, `BadCheckpoint` or `UnsupportedModel` for what the files hold.
     """
     path = Path(path)
@@ -205,7 +207,7 @@ def write_folder(
             bar.update(array.nbytes)
 
     widest = max(layout.values(), key=_nbytes, default=(np.dtype("<f4"), ()))[0]
-    config = {key: value for key, value in _without_our_quantization(checkpoint.config).items() if key != "dtype"}
+    config = {key: value for key, value in without_quantization(checkpoint.config).items() if key != "dtype"}
     with new_folder(folder) as temporary, progress(f"writing {folder.name}", total, "B") as bar:
         write_safetensors(temporary / "model.safetensors", layout, tensors(bar), {"format": "pt"})
         write_texts(checkpoint, config | {"torch_dtype": dtype_name(widest)}, temporary)

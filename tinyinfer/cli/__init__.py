@@ -31,7 +31,11 @@ COMMANDS = {  # name: (module, usage, what it does)
     "pull": ("models", "pull NAME", "fetch a model of the catalogue or of the Hugging Face Hub"),
     "list": ("models", "list", "show the models that are here and those of the catalogue"),
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
-    "convert": ("models", "convert FILE.gguf FOLDER", "turn a GGUF file into a Hugging Face style folder"),
+    "convert": (
+        "models",
+        "convert MODEL FOLDER",
+        "turn a GGUF file, or a folder of any kind, into a plain one or one of ours",
+    ),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
     "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .options import Parser, add_kv_dtype, add_model, settle_model
 from .output import show_json, size
 from .quantize import quantization_line
+
+if TYPE_CHECKING:
+    from ..checkpoint.outlook import TypeOutlook
 
 USERS = (1, 4, 16)
 
@@ -23,6 +27,7 @@ def info_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     parser.add_argument("--json", action="store_true", help="write a JSON object")
     parser.epilog = (
         "Of weights only some rows of each matrix are read: by --schemes, and to tell what a .gguf file's types cost.\n"
+        "Of a folder that another program quantized, scales are read: they decide what each matrix becomes.\n"
         "What fits is what memory is free now, less the weights; work space is not counted."
     )
     return info
@@ -38,33 +43,47 @@ def info(args: argparse.Namespace) -> int:
     facts = facts_of(path, free_memory(), args.kv_dtype)
     if path.is_file():
         facts["gguf_types"] = gguf_types(path)
+    elif types := foreign_types(path):
+        facts["foreign_types"] = types
     if args.schemes:
         facts["schemes"] = schemes(path)
     if args.json:
         show_json(facts)
     else:
         print("\n".join(f"{name:15}{value}" for name, value in rows(facts)))
-        for name, value in gguf_rows(facts.get("gguf_types", [])) + scheme_rows(facts.get("schemes", [])):
+        types = facts.get("gguf_types", []) + facts.get("foreign_types", [])
+        for name, value in type_rows(types) + scheme_rows(facts.get("schemes", [])):
             print(f"{name:15}{value}")
     return 0
 
 
 def gguf_types(path: Path) -> list[dict[str, Any]]:
     """What becomes of each type of tensor in a .gguf file, and what that costs."""
-    from dataclasses import asdict
-
     from ..checkpoint.gguf_file import open_gguf
     from ..checkpoint.gguf_packed import type_outlooks
 
-    found = type_outlooks(open_gguf(path))
-    return [asdict(outlook) | {"bits_per_weight": outlook.bits_per_weight} for outlook in found]
+    return list(map(_as_dict, type_outlooks(open_gguf(path))))
 
 
-def gguf_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def foreign_types(path: Path) -> list[dict[str, Any]]:
+    """What becomes of each kind of tensor in a folder that another program quantized; nothing for other folders."""
+    from ..checkpoint.foreign import ForeignTensors, foreign_outlooks
+    from ..checkpoint.source import open_checkpoint
+
+    tensors = open_checkpoint(path).tensors
+    return list(map(_as_dict, foreign_outlooks(tensors))) if isinstance(tensors, ForeignTensors) else []
+
+
+def _as_dict(outlook: TypeOutlook) -> dict[str, Any]:
+    return asdict(outlook) | {"bits_per_weight": outlook.bits_per_weight}
+
+
+def type_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """The types for people: (heading, values)."""
+    width = max([6, *(len(one["type"]) + 1 for one in found)])
     lines = [
-        f"{one['type']:6}{size(one['file_bytes']):>7} in {one['tensors']} {_tensors(one['tensors'])} as {one['form']}: "
-        f"{one['bits_per_weight']:.3g} bits a weight, {size(one['bytes'])}, "
+        f"{one['type']:{width}}{size(one['file_bytes']):>7} in {one['tensors']} {_tensors(one['tensors'])} "
+        f"as {one['form']}: {one['bits_per_weight']:.3g} bits a weight, {size(one['bytes'])}, "
         + (f"relative error {one['relative_error']:.2g}" if one["relative_error"] else "exact")
         for one in found
     ]
@@ -77,8 +96,6 @@ def _tensors(count: int) -> str:
 
 def schemes(path: Path) -> list[dict[str, Any]]:
     """What each quantized form would make of a model's matrices, its tables of tokens among them."""
-    from dataclasses import asdict
-
     from ..checkpoint.source import open_checkpoint, plain_rows, tensor_layout
     from ..quant.study import outlooks, sample_rows
 
@@ -100,6 +117,7 @@ def scheme_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def facts_of(path: Path, memory: int | None, kv_dtype: str = "float16") -> dict[str, Any]:
     """What is known of the model at `path` without reading weights; `memory` is how many bytes are free, if known."""
+    from ..checkpoint.foreign import quantization_method
     from ..checkpoint.source import dequantized, open_checkpoint, stored_bytes
     from ..config import read_config
     from ..model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
@@ -127,7 +145,8 @@ def facts_of(path: Path, memory: int | None, kv_dtype: str = "float16") -> dict[
         "parameters": parameters(config),
         "weight_bytes": weights,
         "weight_bytes_by_dtype": sizes,
-        "quantization": checkpoint.config.get("quantization_config"),
+        "quantization": checkpoint.config.get("quantization_config") or checkpoint.config.get("quantization"),
+        "quantized_by": quantization_method(checkpoint.config),
         "kv_dtype": kv_dtype,
         "kv_bytes_per_token": kv_bytes_per_token(config, kv_dtype),
         "kv_bytes_full_context": kv_bytes(config, config.context, kv_dtype),
@@ -161,8 +180,10 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{size(facts['kv_bytes_full_context'])} at full context",
         ),
     ]
-    if facts["quantization"]:
+    if facts["quantized_by"] == "tinyinfer":
         table.append(("quantization", quantization_line(facts["quantization"])))
+    elif facts["quantized_by"]:
+        table.append(("quantization", f"by {facts['quantized_by']}"))
     if facts["free_memory_bytes"] is None:
         return [*table, ("memory", "how much is free can't be told on this system")]
     table.append(("memory", f"{size(facts['free_memory_bytes'])} free; beside the weights fit"))

@@ -68,7 +68,8 @@ def _about(place: Place) -> str:
 
 def convert_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `convert`."""
-    parser.add_argument("file", metavar="FILE", help="a .gguf file, or any other MODEL")
+    file_help = "a .gguf file, a folder that any program quantized, or any other MODEL"
+    parser.add_argument("file", metavar="FILE", help=file_help)
     parser.add_argument("folder", metavar="FOLDER", help="the folder to write; must not be there yet, or be empty")
     dtypes = ("float32", "bfloat16", "float16")
     dtype_help = "store all weights so, for other programs too (default: as they are; what is quantized stays so)"

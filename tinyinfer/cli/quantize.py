@@ -34,6 +34,7 @@ def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 
 def quantize(args: argparse.Namespace) -> int:
     """Write a quantized model, print where it is, and say how large and how exact it became."""
+    from ..checkpoint.foreign import ForeignTensors
     from ..checkpoint.places import find_model
     from ..checkpoint.quantized import quantize_folder
     from ..checkpoint.source import open_checkpoint, stored_bytes, tensor_forms
@@ -47,8 +48,10 @@ def quantize(args: argparse.Namespace) -> int:
         made = open_checkpoint(args.folder)
         before, after = (sum(stored_bytes(found.tensors).values()) for found in (checkpoint, made))
         note(f"{size(before)} became {size(after)}; {quantization_line(made.config['quantization_config'])}")
-        forms = tensor_forms(made.tensors)
-        twice = sum(forms.get(name) != form for name, form in tensor_forms(checkpoint.tensors).items())
+        forms, already = tensor_forms(made.tensors), tensor_forms(checkpoint.tensors)
+        if isinstance(checkpoint.tensors, ForeignTensors):  # some became floats
+            already = dict.fromkeys(checkpoint.tensors.matrices) | already
+        twice = sum(forms.get(name) != form for name, form in already.items())
         if twice:
             note(f"matrices that were quantized before, in another form: {twice}; what that cost comes on top")
     print(args.folder)

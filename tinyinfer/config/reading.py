@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from ..checkpoint.foreign import quantization_method
 from ..errors import BadCheckpoint, UnsupportedModel
 from .facts import Experts, Latent, LayerConfig, ModelConfig, Norm
 from .families import FAMILIES
@@ -36,7 +37,7 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
     """
     architecture = _architecture(config)
     family = FAMILIES[architecture]
-    _refuse_quantized(config)
+    quantization_method(config)  # refuses what nobody here reads
     eos_ids = token_ids(config.get("eos_token_id"), "config.json: eos_token_id")
     if isinstance(config.get("text_config"), dict):
         config = config["text_config"]
@@ -101,16 +102,6 @@ def _architecture(config: Mapping[str, Any]) -> str:
         known = f"the nearest of {len(FAMILIES)} that are known is {near!r}"
         raise UnsupportedModel(f"config.json: unknown architecture {shown(architecture)}; {known}")
     return architecture
-
-
-def _refuse_quantized(config: Mapping[str, Any]) -> None:
-    for key, method in (("quantization_config", "an unnamed method"), ("quantization", "MLX")):
-        if quantization := config.get(key):
-            if isinstance(quantization, dict):
-                method = quantization.get("quant_method", method)
-            if key == "quantization_config" and method == "tinyinfer":
-                continue
-            raise UnsupportedModel(f"config.json: {key}: weights quantized by {shown(method)} can't be read yet")
 
 
 def _refuse_unsupported(config: Mapping[str, Any], family: Family) -> None:

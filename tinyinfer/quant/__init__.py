@@ -89,7 +89,9 @@ def _encode_groups(values: np.ndarray, form: Form) -> Encoded:
 def _encode(form: Form, groups: np.ndarray) -> Encoded:
     if form.scheme == "int4":
         return int4.encode(groups, form.symmetric)
-    return int8.encode(groups, form.group_size is None) if form.scheme == "int8" else nf4.encode(groups)
+    if form.scheme == "int8":
+        return int8.encode(groups, form.group_size is None)
+    return nf4.encode(groups, form.scale_dtype)
 
 
 def dequantize(packed: PackedWeight) -> np.ndarray:

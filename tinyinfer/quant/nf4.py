@@ -12,6 +12,8 @@
     scale_offset  float32 [1]: the mean absmax
                   absmax = max(scale_offset + scale_step * code, 0)
 
+    wide          float32 [NB, K / 64, 8]: 4.5 bits a weight. bitsandbytes' absmax, where float16 would change them
+
 The values are those of QLoRA (Dettmers et al. 2023, https://arxiv.org/abs/2305.14314, appendix E): eight quantiles of
 the normal distribution above zero, seven below, and zero itself. Each side's are evenly spaced in probability, from
 0.9677083 = 1 - (1/32 + 1/30) / 2 towards one half, and all are divided by the largest.
@@ -38,12 +40,12 @@ VALUES = np.array([
 _BETWEEN = (VALUES[1:] + VALUES[:-1]) / 2
 
 
-def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
-    """Float32 [rows, blocks, size] -> codes uint8 of that shape, absmax float16 [rows, blocks].
+def encode(values: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, None]:
+    """Float32 [rows, blocks, size] -> codes uint8 of that shape, absmax [rows, blocks] of `dtype`.
 
     Codes are the nearest for the absmax as stored. An absmax beyond float16 comes out infinite: the caller refuses it.
     """
-    absmax = np.maximum(values.max(axis=-1), -values.min(axis=-1)).astype(np.float16)
+    absmax = np.maximum(values.max(axis=-1), -values.min(axis=-1)).astype(dtype)
     return codes_for(values, absmax.astype(np.float32)), absmax, None
 
 

@@ -27,12 +27,14 @@ class Form:
     group_size  columns of a row that share a scale; None: the whole row does
     symmetric   no minimum is stored: the codes stand around zero
     double      the scales are quantized too
+    wide        scales of groups are float32, as other programs may have made them
     """
 
     scheme: str
     group_size: int | None
     symmetric: bool = True
     double: bool = False
+    wide: bool = False
 
     @property
     def name(self) -> str:
@@ -40,19 +42,23 @@ class Form:
         parts = [self.scheme, f"g{self.group_size}" if self.group_size else "row"]
         if self.scheme == "int4" and self.symmetric:
             parts.append("symmetric")
-        return "-".join([*parts, "double"] if self.double else parts)
+        return "-".join([*parts, *(word for word in ("double", "wide") if getattr(self, word))])
+
+    @property
+    def scale_dtype(self) -> np.dtype:
+        """What scales are before any quantizing of their own: float32 where a row has one, else float16."""
+        return np.dtype("<f4") if self.wide or self.group_size is None else np.dtype("<f2")
 
     def arrays(self, shape: tuple[int, int]) -> Layout:
         """Dtype and shape of each array that holds an [N, K] matrix in this form; see `layout.py`."""
         blocks, columns = self.padded(shape)
         scale_shape = (blocks, columns // self.group_size, ROW_BLOCK) if self.group_size else (blocks, ROW_BLOCK)
-        halves = (np.dtype("<f2"), scale_shape)
+        scales = (self.scale_dtype, scale_shape)
         if self.scheme == "int8":
-            codes = (np.dtype("i1"), (blocks, columns // CHUNK, 8, 32))
-            return {"codes": codes, "scales": halves if self.group_size else (np.dtype("<f4"), scale_shape)}
-        found = {"codes": (np.dtype("u1"), (blocks, columns // CHUNK, 4, 32)), "scales": halves}
+            return {"codes": (np.dtype("i1"), (blocks, columns // CHUNK, 8, 32)), "scales": scales}
+        found = {"codes": (np.dtype("u1"), (blocks, columns // CHUNK, 4, 32)), "scales": scales}
         if not self.symmetric:
-            found["minimums"] = halves
+            found["minimums"] = scales
         if self.double:
             found["scales"] = (np.dtype("i1"), scale_shape)
             found["scale_steps"] = (np.dtype("<f4"), (-(-math.prod(scale_shape) // STEP_BLOCK),))
@@ -75,6 +81,7 @@ _ALL = (
     Form("int8", None),
     Form("nf4", 64),
     Form("nf4", 64, double=True),
+    Form("nf4", 64, wide=True),
 )
 FORMS: dict[str, Form] = {form.name: form for form in _ALL}
 SCHEMES = ("int4", "int8", "nf4")
@@ -93,7 +100,7 @@ def find_form(scheme: str, group_size: int | None = None, symmetric: bool = Fals
         raise BadRequest(f"scheme should be one of {', '.join([*SCHEMES, *FORMS])}, found {scheme!r}", "scheme")
     size = USUAL_GROUP[scheme] if group_size is None else group_size or None
     for name, form in FORMS.items():
-        if (form.scheme, form.group_size, form.double) == (scheme, size, double) and (
+        if (form.scheme, form.group_size, form.double, form.wide) == (scheme, size, double, False) and (
             scheme != "int4" or form.symmetric == symmetric
         ):
             return FORMS[name]
@@ -107,7 +114,8 @@ class PackedWeight:
     """A quantized matrix [N, K] in kernel order; `layout.py` draws the arrays.
 
     codes         int4, nf4: uint8 [NB, G, 4, 32]; int8: int8 [NB, G, 8, 32]
-    scales        float16 [NB, K/group, 8], or float32 [NB, 8] where a row has one; int8 where they are quantized too
+    scales        float16 [NB, K/group, 8], or float32 [NB, 8] where a row has one; float32 in wide forms; int8 where
+                  they are quantized too
     minimums      float16 [NB, K/group, 8]; None where the form is symmetric
     scale_steps   float32 [ceil(scales / 256)]: what one unit of a quantized scale is worth; else None
     scale_offset  float32 [1]: added to every quantized scale; else None
@@ -125,7 +133,8 @@ class PackedWeight:
     @property
     def form(self) -> Form:
         """How the matrix is quantized."""
-        return Form(self.scheme, self.group_size, self.minimums is None, self.scale_steps is not None)
+        wide = self.group_size is not None and self.scales.dtype == np.float32
+        return Form(self.scheme, self.group_size, self.minimums is None, self.scale_steps is not None, wide)
 
     @property
     def nbytes(self) -> int:
