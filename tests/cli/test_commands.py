@@ -10,6 +10,7 @@ import pytest
 from tests.chain_models import END, say, write_chain_model
 from tests.cli.commands import environment, refused, tinyinfer
 from tinyinfer.cli import COMMANDS
+from tinyinfer.config import FAMILIES
 
 HEAVY = ["numpy", "numba", "llvmlite", "tokenizers", "jinja2", "gguf", "huggingface_hub", "tqdm", "torch"]
 
@@ -145,3 +146,21 @@ def test_progress_is_a_bar_on_a_terminal(model, tmp_path):
     assert done.returncode == 0
     assert b"100%" in os.read(own, 65536)
     os.close(own)
+
+
+def test_info_shows_every_family_that_can_be_run():
+    done = tinyinfer("info", "--supported", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    facts = json.loads(done.stdout)
+    traits = {one["architecture"]: one["traits"] for one in facts["families"]}
+    assert set(traits) == set(FAMILIES)
+    assert traits["LlamaForCausalLM"] == []
+    assert {"experts", "attention sinks", "sliding windows"} <= set(traits["GptOssForCausalLM"])
+    assert {"latent attention", "experts"} <= set(traits["DeepseekV3ForCausalLM"])
+    assert {"gptq", "awq", "mlx"} <= set(facts["quantized_by"])
+    text = tinyinfer("info", "--supported").stdout
+    assert all(f"\n{name} " in text for name in FAMILIES)
+
+
+def test_info_of_a_model_and_of_all_families_is_not_asked_at_once(model):
+    assert "give it alone" in refused(tinyinfer("info", model, "--supported"))

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BadRequest
 from .options import Parser, add_kv_dtype, add_model, settle_model
 from .output import show_json, size
 from .quantize import quantization_line
@@ -23,6 +24,8 @@ def info_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_model(parser)
     schemes_help = "also show what each quantized form would make of the model; takes some seconds"
     parser.add_argument("--schemes", action="store_true", help=schemes_help)
+    supported_help = "instead of a model's facts, show which families can be run, and what sets each apart"
+    parser.add_argument("--supported", action="store_true", help=supported_help)
     add_kv_dtype(parser)
     parser.add_argument("--json", action="store_true", help="write a JSON object")
     parser.epilog = (
@@ -34,7 +37,9 @@ def info_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 
 
 def info(args: argparse.Namespace) -> int:
-    """Print the facts of a model."""
+    """Print the facts of a model, or what models there can be."""
+    if args.supported:
+        return show_supported(args)
     settle_model(args)
     from ..checkpoint.places import find_model
     from ..lab.machine import free_memory
@@ -54,6 +59,20 @@ def info(args: argparse.Namespace) -> int:
         types = facts.get("gguf_types", []) + facts.get("foreign_types", [])
         for name, value in type_rows(types) + scheme_rows(facts.get("schemes", [])):
             print(f"{name:15}{value}")
+    return 0
+
+
+def show_supported(args: argparse.Namespace) -> int:
+    """Print the families that can be run."""
+    from .supported import supported, supported_text
+
+    if args.model or args.model_flag or args.schemes:
+        raise BadRequest("--supported is about no model: give it alone, or with --json", "supported")
+    facts = supported()
+    if args.json:
+        show_json(facts)
+    else:
+        print(supported_text(facts))
     return 0
 
 

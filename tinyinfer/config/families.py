@@ -58,6 +58,10 @@ def _falcon_slopes(keys: Keys) -> tuple[float, ...]:
     return tuple(scale * slope for slope in alibi_slopes(_heads(keys)))
 
 
+def _gptj_rotary_share(keys: Keys) -> float:
+    return keys.size("rotary_dim", 64) * _heads(keys) / keys.size("hidden_size")
+
+
 LAYER_NORM = {"centered": True, "bias": True}
 BIASED = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
 UNBIASED = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
@@ -306,6 +310,23 @@ FAMILIES: dict[str, Family] = {
         },
         facts=BIASED | {"gated": False, "position_offset": 0},
         refused={"scale_attn_by_inverse_layer_idx": (None, False), "add_cross_attention": (None, False)},
+    ),
+    "GPTJForCausalLM": Family(
+        "gptj", norm=LAYER_NORM,
+        names=NO_KV_HEADS | {
+            "hidden_size": ("n_embd", "hidden_size"), "num_attention_heads": ("n_head", "num_attention_heads"),
+            "num_hidden_layers": ("n_layer", "num_hidden_layers"), "norm_eps": "layer_norm_epsilon",
+            "max_position_embeddings": ("n_positions", "max_position_embeddings"), "intermediate_size": "n_inner",
+            "hidden_act": "activation_function",
+        },
+        defaults={
+            "norm_eps": 1e-5, "hidden_act": "gelu_new", "intermediate_size": four_times_hidden,
+            "max_position_embeddings": 2048, "partial_rotary_factor": _gptj_rotary_share,
+        },
+        facts=UNBIASED | {
+            "rope_interleaved": True, "parallel": True, "layer_norms": ALONE, "gated": False, "mlp_bias": True,
+            "head_bias": True,
+        },
     ),
     "OPTForCausalLM": Family(
         "opt", rotary="none", norm=LAYER_NORM,

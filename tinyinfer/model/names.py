@@ -125,6 +125,15 @@ GPT2 = {
     "up": "mlp.c_fc.weight.T",
     "down": "mlp.c_proj.weight.T",
 }
+GPTJ = {
+    "attention_norm": "ln_1.weight",
+    "query": "attn.q_proj.weight",
+    "key": "attn.k_proj.weight",
+    "value": "attn.v_proj.weight",
+    "output": "attn.out_proj.weight",
+    "up": "mlp.fc_in.weight",
+    "down": "mlp.fc_out.weight",
+}
 OPT = {
     "attention_norm": "self_attn_layer_norm.weight",
     "query": "self_attn.q_proj.weight",
@@ -201,6 +210,9 @@ NAMES: dict[str, TensorNames] = {
         {"embedding": "wte.weight", "positions": "wpe.weight", "final_norm": "ln_f.weight"},
         layers="h.",
         prefixes=TRANSFORMER,
+    ),
+    "GPTJForCausalLM": TensorNames(
+        GPTJ, {"embedding": "wte.weight", "final_norm": "ln_f.weight"}, layers="h.", prefixes=TRANSFORMER
     ),
     "OPTForCausalLM": TensorNames(
         OPT,

@@ -105,6 +105,7 @@ VARIANTS = {
     },
     "gemma-legacy-gelu": {"model_type": "gemma", "hidden_act": "gelu", "head_dim": 12},
     "glm4-no-bias": {"model_type": "glm4", "attention_bias": False, "head_dim": 16},
+    "gptj": {"model_type": "gptj", "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64, "rotary_dim": 4},
 }  # fmt: skip
 
 

@@ -67,6 +67,7 @@ _READERS: dict[str, Callable[[Settings, Parts], list]] = {
     "mxfp4": mxfp4.read,
     "torchao": torchao.read,
 }
+METHODS = tuple(_READERS)  # as config.json calls them
 
 
 def quantization_method(config: Mapping[str, Any]) -> str | None:
