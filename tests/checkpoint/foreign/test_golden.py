@@ -23,7 +23,6 @@ from tinyinfer.checkpoint.quantized import quantize_folder, write_quantized
 from tinyinfer.checkpoint.safetensors import FLOAT_DTYPES, dtype_name, to_float32
 from tinyinfer.checkpoint.source import dequantized, open_checkpoint, plain, stored_bytes, tensor_forms, write_folder
 from tinyinfer.config import read_config
-from tinyinfer.model.tensors import collect_tensors
 from tinyinfer.quant import PackedWeight, dequantize
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "formats"
@@ -88,13 +87,13 @@ def test_what_becomes_of_them(name: str):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_logits(name: str):
-    found, checkpoint = golden(name), open_checkpoint(GOLDEN / name)
-    config = read_config(checkpoint.config)
-    tensors = collect_tensors(config, checkpoint.tensors)
-    assert tensors.unused == ()
-    expected = found["logits"]
-    assert np.abs(reference.forward(config, tensors, found["input_ids"])[::4] - expected).max() < TOLERANCE
-    assert np.abs(logits(GOLDEN / name, found["input_ids"], activations="f32") - expected).max() < TOLERANCE
+    found = golden(name)
+    ids, expected = found["input_ids"], found["logits"]
+    as_it_comes = tinyinfer.load(GOLDEN / name)
+    assert as_it_comes.unused_tensors == ()
+    plain_numpy = reference.forward(as_it_comes.config, as_it_comes.model.tensors, ids)
+    assert np.abs(plain_numpy[::4] - expected).max() < TOLERANCE
+    assert np.abs(logits(GOLDEN / name, ids, activations="f32") - expected).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["bnb-nf4-dq", "gptq-4bit-g128", "awq-4bit-g128", "mlx-4bit-g64", "ct-w8a16-channel"])

@@ -19,7 +19,7 @@
     weight   int8 [N, K]
     SCB      float32 [N]      the largest weight of each row in size
 
-    w[n, k] = weight[n, k] * (SCB[n] / 127)
+    w[n, k] = weight[n, k] * (SCB[n] / 127)      the library multiplies one after the other: a unit in the last place
 
 QLoRA: https://arxiv.org/abs/2305.14314; LLM.int8(): https://arxiv.org/abs/2208.07339.
 """
