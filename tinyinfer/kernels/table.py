@@ -13,12 +13,8 @@
     CODE, OVER, PIECES, COUNTED, PARTS, WAIT, SOURCE_OWN, TARGET_OWN, WEIGHT, WEIGHT_ROW, AHEAD, FIELDS
 ) = range(12)  # fmt: skip
 OF_EACH_ROW, OF_THE_WHOLE, OF_EACH_LOOK, OF_EACH_ROW_OF_SEVERAL = range(4)
-<<<<<<< HEAD
-COLUMNS = 24
-TAKES_CODES = COLUMNS - 1  # of an expert's linear map, which has no use for it otherwise: whether x comes in 8 bits
-=======
 COLUMNS = 32
->>>>>>> main
+TAKES_CODES = COLUMNS - 1  # of an expert's linear map, which has no use for it otherwise: whether x comes in 8 bits
 ROW_BYTES = 8 * COLUMNS
 NUMBERS = 4  # float32 that go with a row
 

@@ -187,8 +187,13 @@ class Tape:
         name, fields = self._linear_fields(x, weight, bias, out, column, add)
         self._add(
             name, fields, twin, wanted=out is None, pieces=pieces or pieces_of(len(weight), weight.nbytes),
-            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
+            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out, bulk=self._bulk(weight),
         )  # fmt: skip
+
+    def _bulk(self, weight: Weight) -> tuple[int, int]:
+        """Where most of a weight lies as the kernels see it, and how many bytes of that a row takes."""
+        bulk = next(field for field in self._weight(weight)[1] if isinstance(field, np.ndarray))
+        return bulk.ctypes.data, bulk[0].nbytes // (ROW_BLOCK if isinstance(weight, PackedWeight) else 1)
 
     def _linear_fields(self, x, weight, bias, out, column, add) -> tuple[str, list]:
         """What the operation of a linear map is called, and its fields."""
@@ -197,18 +202,7 @@ class Tape:
         if isinstance(weight, PackedWeight):
             codes = self._codes[x.ctypes.data, weight.codes.shape[1]]
         where = [rows, out, rows if out is None else out.shape[1], column, bias, add]
-<<<<<<< HEAD
         return f"linear_{kind}", [*where, *codes, *fields]
-=======
-        bulk = next(field for field in fields if isinstance(field, np.ndarray))
-        bulk_row = bulk[0].nbytes // (ROW_BLOCK if isinstance(weight, PackedWeight) else 1)
-        fields = [*where, *codes, *fields]
-        name = f"linear_{kind}"
-        self._add(
-            name, fields, twin, wanted=out is None, pieces=pieces or _pieces(rows, weight.nbytes),
-            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out, bulk=(bulk.ctypes.data, bulk_row),
-        )  # fmt: skip
->>>>>>> main
 
     def embed(self, table: Weight, factor: float, out: Array) -> None:
         """out = the table's rows of the step's tokens, times a factor."""
