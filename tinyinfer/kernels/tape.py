@@ -190,6 +190,11 @@ class Tape:
             counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out, bulk=self._bulk(weight),
         )  # fmt: skip
 
+    def _bulk(self, weight: Weight) -> tuple[int, int]:
+        """Where most of a weight lies as the kernels see it, and how many bytes of that a row takes."""
+        bulk = next(field for field in self._weight(weight)[1] if isinstance(field, np.ndarray))
+        return bulk.ctypes.data, bulk[0].nbytes // (ROW_BLOCK if isinstance(weight, PackedWeight) else 1)
+
     def _linear_fields(self, x, weight, bias, out, column, add) -> tuple[str, list]:
         """What the operation of a linear map is called, and its fields."""
         kind, fields = self._weight(weight)
@@ -198,13 +203,6 @@ class Tape:
             codes = self._codes[x.ctypes.data, weight.codes.shape[1]]
         where = [rows, out, rows if out is None else out.shape[1], column, bias, add]
         return f"linear_{kind}", [*where, *codes, *fields]
-
-    def _bulk(self, weight: Weight) -> tuple[int, int]:
-        """Where the bulk of a weight lies as kernels see it, and how many bytes a row of it takes."""
-        seen = self._weights[id(weight)][1]
-        if isinstance(seen, PackedWeight):
-            return seen.codes.ctypes.data, seen.codes[0].nbytes // ROW_BLOCK
-        return seen.ctypes.data, seen[0].nbytes
 
     def embed(self, table: Weight, factor: float, out: Array) -> None:
         """out = the table's rows of the step's tokens, times a factor."""
