@@ -365,7 +365,7 @@ def run_script(tmp_path: Path, folder: Path, script: str, **environment: str) ->
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(START) + textwrap.dedent(script))
     command = [sys.executable, "-W", "ignore", str(program), str(folder)]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

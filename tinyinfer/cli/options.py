@@ -99,9 +99,12 @@ def load_model(args: argparse.Namespace) -> LLM:
             raise BadRequest(f"threads should be a whole number from 1 to 1024, found {args.threads}", "threads")
         # what NumPy computes with reads this when it is loaded, which the next line does
         os.environ |= dict.fromkeys(THREAD_VARIABLES, str(args.threads))
+    import logging
+
     from ..kernels import compiling
     from ..llm import load
 
+    logging.basicConfig(format="tinyinfer: warning: %(message)s")
     if not args.quiet:
         compiling.listeners.append(note)
     return load(
