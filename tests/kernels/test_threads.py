@@ -196,7 +196,7 @@ def test_the_environment_says_how_many(monkeypatch: pytest.MonkeyPatch, value: s
     assert team_of(5).size == 5  # who asks for a number gets it
 
 
-@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "two", " 2", "2 ", "1_0", "²", "1025", "9" * 5000])
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "two", " 2", "2 ", "1_0", "²", "２", "1025", "9" * 5000])
 def test_other_values_are_refused(monkeypatch: pytest.MonkeyPatch, value: str):
     monkeypatch.setenv("TINYINFER_THREADS", value)
     with pytest.raises(BadRequest, match="TINYINFER_THREADS should be a whole number from 1 to 1024, found") as caught:

@@ -156,7 +156,7 @@ def team_of(size: int | None = None) -> Team:
     wanted = os.environ.get("TINYINFER_THREADS")
     if wanted is None:
         return _team(min(usable_cores(), MOST_THREADS))
-    if not (wanted.isdecimal() and len(wanted) < 5 and 1 <= int(wanted) <= MOST_THREADS):
+    if not (wanted.isascii() and wanted.isdecimal() and len(wanted) < 5 and 1 <= int(wanted) <= MOST_THREADS):
         raise BadRequest(f"TINYINFER_THREADS should be {_EXPECTED}, found {wanted[:80]!r}", "TINYINFER_THREADS")
     return _team(int(wanted))
 
