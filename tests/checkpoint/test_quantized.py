@@ -77,7 +77,7 @@ def test_an_embedding_without_a_head_is_the_head(tied: Checkpoint):
     assert kinds(tied)[EMBEDDING] == "int8-g32"
     assert kinds(tied, head="int8-row")[EMBEDDING] == "int8-row"
     assert kinds(tied, head="bfloat16")[EMBEDDING] == "bfloat16"
-    with pytest.raises(BadRequest, match="embedding: this model has no head beside it, so it is the head"):
+    with pytest.raises(BadRequest, match="embedding: this model has no head beside it, and it takes what head says"):
         kinds(tied, embedding="nf4")
 
 
@@ -347,7 +347,7 @@ LIES: dict[str, tuple[Callable, type, str]] = {
     "another form": (lambda a, f, m, c: f[UP].update(form="int4-g64"), BadCheckpoint, "config.json says 'int4-g32'"),
     "another form in config": (lambda a, f, m, c: c.update(form="nf4-g64"), BadCheckpoint, "says 'nf4-g64'"),
     "others of another type": (lambda a, f, m, c: c.update(others=[]), BadCheckpoint, "config.json says"),
-    "bits of words": (lambda a, f, m, c: c.update(bits_per_weight="5"), BadCheckpoint, "should be numbers from 0, found 5"),
+    "bits of words": (lambda a, f, m, c: c.update(bits_per_weight="5"), BadCheckpoint, "numbers from 0, found 5"),
     "errors of words": (lambda a, f, m, c: c.update(relative_error={"int4-g32": []}), BadCheckpoint, "be numbers"),
     "no errors": (lambda a, f, m, c: c.pop("relative_error"), BadCheckpoint, "numbers from 0, found .* and None"),
     "bits of NaN": (lambda a, f, m, c: c.update(bits_per_weight=float("nan")), BadCheckpoint, "from 0, found nan"),

@@ -51,6 +51,10 @@ def test_flags_have_the_names_that_other_engines_gave_them():
     )
 
 
+def test_the_kind_of_activations_is_left_to_load_unless_asked_for():
+    assert [parse("m", *argv).activations for argv in ([], ["--activations", "int8"])] == [None, "int8"]
+
+
 def test_minus_one_is_no_limit_and_no_seed():
     assert sampling_params(parse("m", "-n", "-1", "-s", "-1")) == SamplingParams()
 

@@ -98,9 +98,7 @@ def quantization_plan(
     kept = _found(keep, layout)
     has_head = any(_is_head(name) for name in layout)
     if embedding_kind is not None and not has_head:
-        raise BadRequest(
-            "embedding: this model has no head beside it, so it is the head; say head instead", "embedding"
-        )
+        raise BadRequest("embedding: this model has no head beside it, and it takes what head says", "embedding")
 
     def kind(name: str) -> Form | np.dtype:
         dtype, shape = layout[name]
@@ -265,7 +263,7 @@ def _write(work: _Work, folder: Path, doing: str, progress: Progress) -> None:
         for name in others:
             yield name, work.made(name, bar)
 
-    with new_folder(folder) as temporary, progress(f"{doing} {folder.name}", work.total, "B") as bar:
+    with new_folder(folder, work.total) as temporary, progress(f"{doing} {folder.name}", work.total, "B") as bar:
         write_safetensors(temporary / WEIGHTS, layout, arrays(bar), metadata)
         write_texts(work.checkpoint, work.checkpoint.config | work.config(), temporary)
 
@@ -344,7 +342,5 @@ def _check_claims(folder: Path, claimed: Mapping[str, Any], forms: Mapping[str, 
     bits, errors = claimed.get("bits_per_weight"), claimed.get("relative_error")
     numbers = [bits, *errors.values()] if isinstance(errors, dict) else [None]
     if not all(type(number) in (int, float) and 0 <= number <= sys.float_info.max for number in numbers):
-        found = f"found {str(bits)[:40]} and {str(errors)[:80]}"
-        raise BadCheckpoint(
-            f"{folder / 'config.json'}: bits_per_weight and relative_error should be numbers from 0, {found}"
-        )
+        both = f"should be numbers from 0, found {str(bits)[:40]} and {str(errors)[:80]}"
+        raise BadCheckpoint(f"{folder / 'config.json'}: bits_per_weight and relative_error {both}")

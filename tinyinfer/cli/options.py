@@ -91,16 +91,15 @@ def settle_model(args: argparse.Namespace) -> None:
 def add_loading(parser: Parser, verbose: str) -> None:
     """How the model is loaded, and how much is said about it."""
     context_help = "tokens that prompt and answer may have together (0, the default: what the model was made for)"
-    parser.add_argument("-c", "--ctx-size", "--context", dest="context", type=integer, metavar="N", help=context_help)
-    parser.add_argument(
-        "-t", "--threads", type=integer, metavar="N", help="threads to compute with (default: all cores)"
-    )
+    add = parser.add_argument
+    add("-c", "--ctx-size", "--context", dest="context", type=integer, metavar="N", help=context_help)
+    add("-t", "--threads", type=integer, metavar="N", help="threads to compute with (default: all cores)")
     add_kv_dtype(parser)
-    parser.add_argument("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
-    activations_help = "what quantized weights are multiplied with (default: int8)"
-    parser.add_argument("--activations", choices=("int8", "f32"), default="int8", help=activations_help)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no timings and no progress")
-    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
+    add("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
+    activations_help = "what quantized weights are multiplied with (default: int8; f32 with TINYINFER_KERNELS=numpy)"
+    add("--activations", choices=("int8", "f32"), help=activations_help)
+    add("-q", "--quiet", action="store_true", help="no timings and no progress")
+    add("-v", "--verbose", action="store_true", help=verbose)
 
 
 def add_kv_dtype(parser: Parser) -> None:
