@@ -245,9 +245,13 @@ class Tape:
             row[: len(numbers)] = numbers
         if use_compiled():
             from . import embedding, linear, operations
+            from .run import run
 
             codes = {**vars(operations), **vars(linear), **vars(embedding)}
             self._table[:, t.CODE] = [codes[name].address for name in self._names]
+            # of nothing, so that it is compiled, and not first by several threads at once: see `Team`
+            nothing = self._table[:0], self._table_numbers[:0], np.zeros((1, 1), np.int64), 0, np.zeros(1, np.int64)
+            run(*nothing, 1, 0, self._team.waited)
 
     def run(self, step: Step) -> None:
         """Do everything, for the rows of this step."""
