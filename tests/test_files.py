@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tinyinfer.files import remove, replaced_when_done
+from tinyinfer.files import held, remove, remove_stale, replaced_when_done
 
 
 def make_file(path: Path, content: str) -> None:
@@ -98,6 +99,24 @@ def test_a_folder_moved_aside_comes_back_where_the_new_one_can_not_be_put(tmp_pa
         make_folder(temporary, "new")
     assert content(tmp_path / "target") == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders can't be locked")
+def test_stale_is_what_has_something_in_it_and_is_held_by_none(tmp_path: Path):
+    names = [".[x].01234567.partial", ".[x].89abcdef.partial", ".x.01234567.partial", ".[x].01234567.old", "[x]"]
+    for name in names:
+        make_folder(tmp_path / name, "half")
+    (tmp_path / ".[x].00000000.partial").mkdir()
+    make_file(tmp_path / ".[x].11111111.partial", "a file")
+    with held(tmp_path / names[0]) as free:
+        assert free
+        with held(tmp_path / names[0]) as twice:
+            assert not twice
+        remove_stale(tmp_path / "[x]")
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == sorted([names[0], *names[2:], ".[x].00000000.partial", ".[x].11111111.partial"])
+    remove_stale(tmp_path / "[x]")  # the one that was held is free now
+    assert names[0] not in [path.name for path in tmp_path.iterdir()]
 
 
 def test_removing(tmp_path: Path):

@@ -145,6 +145,13 @@ def test_other_arithmetic_is_refused(folder: Path):
         tinyinfer.load(folder, activations="f16")
 
 
+def test_without_numba_there_are_no_activations_in_8_bits(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tinyinfer.llm.use_compiled", lambda: False)
+    with pytest.raises(BadRequest, match=r"TINYINFER_KERNELS=numpy .* float32 activations alone, found 'int8'"):
+        tinyinfer.load(folder, activations="int8")
+    assert tinyinfer.load(folder).generate("a").text == "bcd"
+
+
 @pytest.mark.parametrize("form", ["int8", "int4", "nf4", "int8-row", "int4-g128-symmetric"])
 def test_weights_quantized_at_load(folder: Path, form: str):
     """The chain is decided by margins far above what rounding moves."""

@@ -21,6 +21,7 @@ import pytest
 import tinyinfer
 from tinyinfer.checkpoint.catalogue import catalogue
 from tinyinfer.checkpoint.source import open_checkpoint, plain_rows, rounded_names, tensor_forms, tensor_layout
+from tinyinfer.kernels.tape import use_compiled
 from tinyinfer.quant import relative_error
 from tinyinfer.quant.study import sample_rows
 
@@ -204,6 +205,8 @@ def test_quantized_weights_and_activations_in_8_bits(
     SmolLM2 has 30 of 662 positions within 0.1 nats of a tie. Which of those fall the other way is chance: with the same
     weights and activations, keys and values in float16 gave 0.982 where float32 gave 0.968.
     """
+    if activations == "int8" and not use_compiled():
+        pytest.skip("NumPy multiplies with float32 activations alone")
     model = next(name for name, fixture in EXACT.items() if llm.path == request.getfixturevalue(fixture))
     folder = request.getfixturevalue(f"{model}_folder")
     rounded = tinyinfer.load(folder, quantize=form, activations=activations, kv_dtype="float32")

@@ -10,9 +10,11 @@ Importing this loads neither a model nor Numba: the public names come when they 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all that is here
 if TYPE_CHECKING:
+    from typing import Any
+
     from .errors import TinyinferError
     from .generate import Completion, Piece, Timings
     from .llm import LLM, Session, load

@@ -20,6 +20,7 @@ from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
+from .kernels.tape import use_compiled
 from .model.forward import MOST_ROWS, Chunk, Model
 from .model.tensors import collect_tensors
 from .sampling import SamplingParams
@@ -34,7 +35,7 @@ def load(
     model: str | os.PathLike,
     *,
     quantize: str | None = None,
-    activations: str = "int8",
+    activations: str | None = None,
     context: int | None = None,
     kv_dtype: str = "float16",
     threads: int | None = None,
@@ -48,7 +49,8 @@ def load(
                   one error to the other
     activations   what quantized weights are multiplied with: "int8", the default, rounded to 8 bits in groups of 32, or
                   "f32", for which weights are widened to float32 at load, to exactly what the files encode. Weights
-                  stored as floats meet float32 in any case
+                  stored as floats meet float32 in any case. Without Numba (TINYINFER_KERNELS=numpy) quantized weights
+                  are widened as they are used and meet float32 too, by default; "int8" is then refused
     context       tokens that prompt and answer may have together, by default what the model was made for
     kv_dtype      what keys and values are kept in: "float16", the default, "float32", or "int8" with a scale for each
                   head and token
@@ -58,8 +60,11 @@ def load(
     Raises `ModelNotFound` saying what to type where it is not there, `BadCheckpoint` and `UnsupportedModel` for what is
     wrong with its files, `BadRequest` for the other arguments.
     """
-    if activations not in ("int8", "f32"):
+    if activations not in ("int8", "f32", None):
         raise BadRequest(f"activations should be 'int8' or 'f32', found {activations!r}", "activations")
+    if activations == "int8" and not use_compiled():
+        reason = "TINYINFER_KERNELS=numpy multiplies quantized weights with float32 activations alone"
+        raise BadRequest(f"activations: {reason}, found 'int8'", "activations")
     checkpoint = open_checkpoint(find_model(model))
     if quantize is not None:
         checkpoint = quantize_checkpoint(checkpoint, scheme=quantize)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -397,6 +399,44 @@ def test_a_failure_half_way_leaves_nothing_that_looks_complete(tmp_path: Path, f
     with pytest.raises(fault):
         write_folder(checkpoint_of(lazy), tmp_path / "out")
     assert [path.name for path in tmp_path.rglob("*")] == ([] if before == "absent" else ["out"])
+
+
+def test_a_link_to_an_empty_folder_is_followed(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    write_folder(checkpoint_of({"a": np.ones(2, np.float32)}), tmp_path / "out")
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "elsewhere" / "model.safetensors").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "out"]
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path):
+    (tmp_path / "out").symlink_to("nowhere")
+    with pytest.raises(BadRequest, match="out: a link to nowhere, which is not there"):
+        write_folder(checkpoint_of({"a": np.ones(2, np.float32)}), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lazy = LazyTensors({"a": (np.dtype("<f4"), (3,))}, lambda name: pytest.fail("made"))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=11))
+    with pytest.raises(OSError, match="only 11 bytes are free there; it takes 12 bytes") as caught:
+        write_folder(checkpoint_of(lazy), tmp_path / "out")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_can_not_be_written_is_named(tmp_path: Path):
+    def fail(name: str) -> np.ndarray:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device; it takes 12 bytes") as caught:
+        write_folder(checkpoint_of(LazyTensors({"a": (np.dtype("<f4"), (3,))}, fail)), tmp_path / "out")
+    assert caught.value.filename == str(tmp_path / "out")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="a directory") as caught:
+        write_folder(checkpoint_of({}), tmp_path / "file" / "deep" / "out")
+    assert caught.value.filename == str(tmp_path / "file" / "deep" / "out")
 
 
 def test_lazy_tensors_are_made_once_and_one_at_a_time(tmp_path: Path):

@@ -87,7 +87,7 @@ def counts(tensors: int, keys: int) -> bytes:
 
 HUGE = struct.pack("<Q", 2**62)
 BAD_FILES = {
-    "empty": (b"", "can't be read"),
+    "empty": (b"", "not a GGUF file: it is empty"),
     "short": (b"GG", "not a GGUF"),
     "another format": (b"PK\x03\x04" + bytes(64), "not a GGUF"),
     "only the magic": (b"GGUF", "truncated"),

@@ -105,8 +105,10 @@ def test_what_becomes_of_what(model: Checkpoint):
 def test_an_embedding_without_a_head_is_the_head(tied: Checkpoint):
     assert HEAD not in tied.tensors
     assert kinds(tied)[EMBEDDING] == "int8-g32"
-    assert kinds(tied, head="int8-row", embedding="nf4")[EMBEDDING] == "int8-row"
+    assert kinds(tied, head="int8-row")[EMBEDDING] == "int8-row"
     assert kinds(tied, head="bfloat16")[EMBEDDING] == "bfloat16"
+    with pytest.raises(BadRequest, match="embedding: this model has no head beside it, and it takes what head says"):
+        kinds(tied, embedding="nf4")
 
 
 def test_choices(model: Checkpoint):
@@ -375,9 +377,18 @@ LIES: dict[str, tuple[Callable, type, str]] = {
     "another form": (lambda a, f, m, c: f[UP].update(form="int4-g64"), BadCheckpoint, "config.json says 'int4-g32'"),
     "another form in config": (lambda a, f, m, c: c.update(form="nf4-g64"), BadCheckpoint, "says 'nf4-g64'"),
     "others of another type": (lambda a, f, m, c: c.update(others=[]), BadCheckpoint, "config.json says"),
-    "bits of words": (lambda a, f, m, c: c.update(bits_per_weight="5"), BadCheckpoint, "should be numbers, found 5"),
+    "bits of words": (lambda a, f, m, c: c.update(bits_per_weight="5"), BadCheckpoint, "numbers from 0, found 5"),
     "errors of words": (lambda a, f, m, c: c.update(relative_error={"int4-g32": []}), BadCheckpoint, "be numbers"),
-    "no errors": (lambda a, f, m, c: c.pop("relative_error"), BadCheckpoint, "should be numbers, found .* and None"),
+    "no errors": (lambda a, f, m, c: c.pop("relative_error"), BadCheckpoint, "numbers from 0, found .* and None"),
+    "bits of NaN": (lambda a, f, m, c: c.update(bits_per_weight=float("nan")), BadCheckpoint, "from 0, found nan"),
+    "bits without end": (lambda a, f, m, c: c.update(bits_per_weight=float("inf")), BadCheckpoint, "from 0, found inf"),
+    "bits beyond floats": (lambda a, f, m, c: c.update(bits_per_weight=10**400), BadCheckpoint, "from 0, found 1000"),
+    "true bits": (lambda a, f, m, c: c.update(bits_per_weight=True), BadCheckpoint, "from 0, found True"),
+    "errors below 0": (lambda a, f, m, c: c.update(relative_error={"int4-g32": -1.0}), BadCheckpoint, "numbers from 0"),
+    "minimums of a form without": (
+        lambda a, f, m, c: (f[UP].update(form="int4-g32-symmetric"), c["others"].update({UP: "int4-g32-symmetric"})),
+        BadCheckpoint, f"{UP}.minimums is there, but tensor '{UP}' in int4-g32-symmetric has none",
+    ),
     "twice": (lambda a, f, m, c: a.update({UP: np.zeros((56, 40), np.float32)}), BadCheckpoint, "there twice"),
     "a tensor that is not there": (
         lambda a, f, m, c: f.update({"x": {"form": "int4-g32", "shape": [8, 32]}}), BadCheckpoint, "'x' in int4-g32",

@@ -157,6 +157,7 @@ def test_json_and_markdown(model):
     [
         (["--prefill", "16,x"], "--prefill should be whole numbers with commas between, as 16,128,512, found '16,x'"),
         (["--decode", "-1"], "--decode"),
+        (["--batch", "２"], "--batch should be whole numbers with commas between"),
         (["--prefill", "0"], "prefill should be numbers from 1, found 0"),
         (["--batch", "513"], "batch should be numbers from 1 to 512, found 513"),
         (["--repeats", "0"], "repeats should be a whole number from 1, found 0"),

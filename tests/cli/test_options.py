@@ -51,6 +51,10 @@ def test_flags_have_the_names_that_other_engines_gave_them():
     )
 
 
+def test_the_kind_of_activations_is_left_to_load_unless_asked_for():
+    assert [parse("m", *argv).activations for argv in ([], ["--activations", "int8"])] == [None, "int8"]
+
+
 def test_minus_one_is_no_limit_and_no_seed():
     assert sampling_params(parse("m", "-n", "-1", "-s", "-1")) == SamplingParams()
 
@@ -61,8 +65,14 @@ def test_minus_one_is_no_limit_and_no_seed():
         ((), "a model is needed"),
         (("m", "hi", "there"), "unrecognized arguments: there"),
         (("-m", "m", "hi", "there"), "two models were given, 'hi' and 'm'"),
-        (("m", "--top-k", "x"), "--top-k: invalid int value: 'x'"),
-        (("m", "--top-k", "1.5"), "--top-k: invalid int value: '1.5'"),
+        (("m", "--top-k", "x"), "--top-k: invalid integer value: 'x'"),
+        (("m", "--top-k", "1.5"), "--top-k: invalid integer value: '1.5'"),
+        (("m", "--threads", "２"), "--threads: invalid integer value: '２'"),
+        (("m", "-c", "1_024"), "--context: invalid integer value: '1_024'"),
+        (("m", "-n", " 5"), "invalid integer value: ' 5'"),
+        (("m", "--temp", "１.5"), "invalid number value: '１.5'"),
+        (("m", "--top-p", "0_1"), "--top-p: invalid number value: '0_1'"),
+        (("m", "--min-p", "x"), "--min-p: invalid number value: 'x'"),
         (("m", "--tempe", "1"), "unrecognized arguments: --tempe"),
         (("m", "-n"), "expected one argument"),
     ],

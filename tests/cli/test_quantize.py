@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.checkpoint.gguf_files import write_types
-from tests.cli.commands import refused, tinyinfer
+from tests.cli.commands import environment, refused, tinyinfer
 from tests.tiny_models import GOLDEN, random_model
 from tinyinfer.checkpoint.source import open_checkpoint, tensor_forms
 from tinyinfer.quant import FORMS
@@ -79,6 +82,8 @@ def test_what_is_quantized_already_is_kept_or_made_anew(tmp_path: Path):
         (["--scheme", "int3"], "invalid choice: 'int3'"),
         (["--group-size", "33"], "groups of 33 does not exist"),
         (["--head", "int3"], "head should be one of"),
+        (["--embedding", "int4"], "embedding: this model has no head beside it"),
+        (["--scheme", "int8", "--symmetric"], "32, symmetric does not exist; int8-g32, int8-row do"),
         (["--keep", "["], "regular expression"),
         (["--keep", "absent"], "no tensor has a name"),
     ],
@@ -128,6 +133,45 @@ def test_convert_keeps_what_is_quantized_unless_a_dtype_is_asked_for(tmp_path: P
     assert (found.pop("model.layers.0.self_attn.q_proj.weight"), set(found.values())) == ("int4-g32", {"int8-g32"})
     assert forms(tmp_path / "wide") == {}
     assert "int8-g32 0.00" in tinyinfer("info", tmp_path / "kept").stdout
+
+
+HALF_WAY = """
+import sys, time
+from tinyinfer.checkpoint import quantized
+from tinyinfer.cli import main
+
+def stop(*_):
+    print("half way", flush=True)
+    time.sleep(600)
+
+quantized.write_texts = stop
+sys.exit(main(["quantize", *sys.argv[1:], "-q"]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_what_ends_half_way_leaves_nothing_for_good(model: Path, tmp_path: Path):
+    def start() -> subprocess.Popen:
+        argv = [sys.executable, "-c", HALF_WAY, model, tmp_path / "out"]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        assert process.stdout.readline() == "half way\n"
+        return process
+
+    def there() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    with start() as process:
+        partial = there()
+        with start() as killed:
+            assert len(there()) == 2
+            killed.kill()
+        assert len(there()) == 2
+        assert tinyinfer("quantize", model, tmp_path / "out", "-q").returncode == 0
+        assert there() == [*partial, "out"]  # what is under way stays, what was killed is gone
+        process.terminate()
+        assert process.communicate(timeout=30) == ("", "")
+        assert process.returncode == 143
+    assert there() == ["out"]
 
 
 def test_a_folder_that_is_there_and_a_model_that_is_not(model: Path, tmp_path: Path):

@@ -20,7 +20,9 @@ from tests.tiny_models import random_model, random_runtime, write_model
 from tinyinfer.cache import KVCache
 from tinyinfer.errors import BadRequest
 from tinyinfer.kernels import threads
+from tinyinfer.kernels.tape import use_compiled
 from tinyinfer.kernels.threads import FIRST_PAUSE, HELD_UP, LAST_PAUSE, MOST_THREADS, SMALL_STEP, Team, team_of
+from tinyinfer.lab.machine import CALLS
 from tinyinfer.model.forward import Chunk, Model
 
 SIZES = [1, 2, 3, 5]
@@ -196,7 +198,7 @@ def test_the_environment_says_how_many(monkeypatch: pytest.MonkeyPatch, value: s
     assert team_of(5).size == 5  # who asks for a number gets it
 
 
-@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "two", " 2", "2 ", "1_0", "²", "1025", "9" * 5000])
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "two", " 2", "2 ", "1_0", "²", "２", "1025", "9" * 5000])
 def test_other_values_are_refused(monkeypatch: pytest.MonkeyPatch, value: str):
     monkeypatch.setenv("TINYINFER_THREADS", value)
     with pytest.raises(BadRequest, match="TINYINFER_THREADS should be a whole number from 1 to 1024, found") as caught:
@@ -365,9 +367,32 @@ def run_script(tmp_path: Path, folder: Path, script: str, **environment: str) ->
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(START) + textwrap.dedent(script))
     command = [sys.executable, "-W", "ignore", str(program), str(folder)]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+COMPILED = """
+    from tinyinfer.kernels.memory import count_up, wait_for
+    from tinyinfer.kernels.probe import sum_pieces
+    from tinyinfer.kernels.run import run
+    from tinyinfer.kernels.threads import team_of
+    from tinyinfer.lab.machine import ReadProbe
+
+    kernels = run, count_up, wait_for
+    before = [len(kernel.signatures) for kernel in kernels]
+    say()
+    print(all(before), before == [len(kernel.signatures) for kernel in kernels])
+    team = team_of()
+    team.run = lambda work: print(len(sum_pieces.signatures))
+    ReadProbe(team, 1).rate()
+"""
+
+
+@pytest.mark.skipif(not use_compiled(), reason="NumPy has threads of its own")
+def test_what_a_team_runs_was_compiled_before(tmp_path: Path, folder: Path):
+    """Numba's locks do not survive a Ctrl-C while threads wait for each other to compile."""
+    assert run_script(tmp_path, folder, COMPILED, TINYINFER_THREADS="2") == ["True True", *["1"] * CALLS]
 
 
 START = """

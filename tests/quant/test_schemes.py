@@ -379,7 +379,7 @@ def test_only_matrices_are_quantized(shape: tuple[int, ...]):
     ("asked", "name"),
     [
         (("int4",), "int4-g32"), (("int4", 128), "int4-g128"), (("int4", 64, True), "int4-g64-symmetric"),
-        (("int8",), "int8-g32"), (("int8", 0), "int8-row"), (("int8", 32, True), "int8-g32"), (("nf4",), "nf4-g64"),
+        (("int8",), "int8-g32"), (("int8", 0), "int8-row"), (("int8", 32), "int8-g32"), (("nf4",), "nf4-g64"),
         (("nf4", 64, False, True), "nf4-g64-double"), (("int8-row",), "int8-row"),
     ],
 )  # fmt: skip
@@ -393,7 +393,9 @@ def test_find_form(asked: tuple, name: str):
     [
         (("int3",), "scheme should be one of int4, int8, nf4"), (("int4", 0), "one scale a row does not exist"),
         (("int4", 48), "groups of 48"), (("int8", 64), "int8-g32, int8-row do"), (("nf4", 32), "nf4-g64"),
-        (("int4", 32, False, True), "double"),
+        (("int4", 32, False, True), "32, double does not exist"), (("int8", 32, True), "32, symmetric does not exist"),
+        (("nf4", 64, True, True), "64, symmetric, double does not"), (("int8-g32", 32), "int8-g32 says all by itself"),
+        (("int4-g64", None, True), "says all by itself"), (("nf4-g64", None, False, True), "says all by itself"),
     ],
 )  # fmt: skip
 def test_forms_that_do_not_exist(asked: tuple, words: str):

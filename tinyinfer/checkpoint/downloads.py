@@ -9,7 +9,6 @@ either checked again or resumed, so it can be in any state.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import shutil
 from collections.abc import Iterator
@@ -19,11 +18,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import DownloadError
-from ..files import replaced_when_done
+from ..files import DISK_FULL, replaced_when_done
 from ..progress import Progress
 from .places import DOWNLOADS, home
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 
 
 @contextmanager
@@ -63,7 +60,7 @@ def _only_one(lock_file: Path, title: str, progress: Progress) -> Iterator[None]
 def _kept_if_resumable(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (DownloadError, KeyboardInterrupt):
+    except (DownloadError, KeyboardInterrupt, SystemExit):  # SystemExit: a command that was asked to end
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         raise
@@ -73,7 +70,7 @@ def _kept_if_resumable(folder: Path) -> Iterator[None]:
 
 
 def _sentence(title: str, error: OSError) -> str:
-    if error.errno in _DISK_FULL:
+    if error.errno in DISK_FULL:
         room = f"what had come was removed, which leaves {_free(home()):,} bytes free"
         return f"{title}: the disk that holds {home()} is full; {room}"
     return f"{title}: can't write {error.filename or home()}: {error.strerror or error}"

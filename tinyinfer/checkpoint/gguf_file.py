@@ -111,8 +111,10 @@ def open_gguf(path: str | os.PathLike) -> GgufFile:
     _refuse_part(path)
     try:
         data = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:  # ValueError: an empty file
-        raise BadCheckpoint(f"{path}: can't be read: {error}") from None
+    except OSError as error:
+        raise BadCheckpoint(f"{path}: can't be read: {error.strerror or error}") from None
+    except ValueError:  # NumPy can't map it
+        raise BadCheckpoint(f"{path}: not a GGUF file: it is empty") from None
     reader = _Reader(path, data)
     reader.check_magic()
     tensor_count = reader.count("tensors", _MAX_TENSORS)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
@@ -34,6 +35,7 @@ import numpy as np
 from ..errors import BadCheckpoint, BadRequest, UnsupportedModel
 from ..progress import Bar, Progress, silent
 from ..quant import (
+    ARRAYS,
     FORMS,
     SCHEMES,
     Form,
@@ -88,8 +90,8 @@ def quantization_plan(
     as it is where that is None; but an embedding without a head beside it is the head, and takes `head`. Tensors whose
     name the regular expression `keep` finds stay as they are, and so does what is not floats, what is no linear map,
     what chooses experts, and what is stored transposed. Vectors become float32.
-    Raises `BadRequest` for a form that does not exist, for a `keep` that is no expression or finds nothing, and where
-    nothing would be quantized.
+    Raises `BadRequest` for a form that does not exist, for an `embedding` that is the head, for a `keep` that is no
+    expression or finds nothing, and where nothing would be quantized.
     """
     form = find_form(scheme, group_size, symmetric, double)
     head_kind = _table(head, "head")
@@ -97,6 +99,8 @@ def quantization_plan(
     layout, already = tensor_layout(tensors), tensor_forms(tensors)
     kept = _found(keep, layout)
     has_head = any(_is_head(name) for name in layout)
+    if embedding_kind is not None and not has_head:
+        raise BadRequest("embedding: this model has no head beside it, and it takes what head says", "embedding")
 
     def kind(name: str) -> Form | np.dtype:
         dtype, shape = layout[name]
@@ -269,7 +273,7 @@ def _write(work: _Work, folder: Path, doing: str, progress: Progress) -> None:
         for name in others:
             yield name, work.made(name, bar)
 
-    with new_folder(folder) as temporary, progress(f"{doing} {folder.name}", work.total, "B") as bar:
+    with new_folder(folder, work.total) as temporary, progress(f"{doing} {folder.name}", work.total, "B") as bar:
         write_safetensors(temporary / WEIGHTS, layout, arrays(bar), metadata)
         write_texts(work.checkpoint, without_quantization(work.checkpoint.config) | work.config(), temporary)
 
@@ -312,6 +316,8 @@ def packed_tensors(folder: Path, config: Mapping[str, Any], arrays: dict[str, np
             raise BadCheckpoint(f"{path}: tensor {name!r} in {form.name}: {error}") from None
         if name in left:
             raise BadCheckpoint(f"{path}: tensor {name!r} is there twice, quantized and not")
+        if extra := [f"{name}.{part}" for part in ARRAYS if f"{name}.{part}" in left]:
+            raise BadCheckpoint(f"{path}: {extra[0]} is there, but tensor {name!r} in {form.name} has none")
     return tensors | left
 
 
@@ -345,6 +351,6 @@ def _check_claims(folder: Path, claimed: Mapping[str, Any], forms: Mapping[str, 
             raise BadCheckpoint(f"{folder}: tensor {name!r}: {both}")
     bits, errors = claimed.get("bits_per_weight"), claimed.get("relative_error")
     numbers = [bits, *errors.values()] if isinstance(errors, dict) else [None]
-    if not all(isinstance(number, (int, float)) for number in numbers):
-        found = f"found {str(bits)[:40]} and {str(errors)[:80]}"
-        raise BadCheckpoint(f"{folder / 'config.json'}: bits_per_weight and relative_error should be numbers, {found}")
+    if not all(type(number) in (int, float) and 0 <= number <= sys.float_info.max for number in numbers):
+        both = f"should be numbers from 0, found {str(bits)[:40]} and {str(errors)[:80]}"
+        raise BadCheckpoint(f"{folder / 'config.json'}: bits_per_weight and relative_error {both}")

@@ -5,8 +5,10 @@ Whatever the form on disk, the rest of the package sees one `Checkpoint`, with t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadRequest, ModelNotFound
-from ..files import replaced_when_done
+from ..files import DISK_FULL, held, remove_stale, replaced_when_done
 from ..progress import Progress, silent
 from ..quant import Form, PackedWeight, dequantize, dequantize_rows
 from .safetensors import BFLOAT16, FLOAT_DTYPES, dtype_name, to_bfloat16, to_float32, write_safetensors
@@ -208,24 +210,43 @@ def write_folder(
 
     widest = max(layout.values(), key=_nbytes, default=(np.dtype("<f4"), ()))[0]
     config = {key: value for key, value in without_quantization(checkpoint.config).items() if key != "dtype"}
-    with new_folder(folder) as temporary, progress(f"writing {folder.name}", total, "B") as bar:
+    with new_folder(folder, total) as temporary, progress(f"writing {folder.name}", total, "B") as bar:
         write_safetensors(temporary / "model.safetensors", layout, tensors(bar), {"format": "pt"})
         write_texts(checkpoint, config | {"torch_dtype": dtype_name(widest)}, temporary)
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that takes the name `folder` when all went well, and else is gone.
+def new_folder(folder: Path, nbytes: int) -> Iterator[Path]:
+    """A temporary folder, for so many bytes, that takes the name `folder` when all went well, and else is gone.
 
-    Raises `BadRequest` where `folder` exists and is not empty, or is no name.
+    Where `folder` is a link, it is the folder that it leads to. What a killed process left there is removed first.
+    Raises `BadRequest` where `folder` exists and is not empty, leads nowhere, or is no name; `OSError` that names
+    `folder` where it can't be written, at once where the disk has fewer bytes left.
     """
     if folder.name in ("", ".."):
         raise BadRequest(f"expected the name of a folder to make, found {str(folder)!r}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadRequest(f"{folder}: already there and not an empty folder")
-    with replaced_when_done(folder) as temporary:
-        temporary.mkdir()
-        yield temporary
+    if folder.is_symlink() and not folder.exists():
+        raise BadRequest(f"{folder}: a link to {os.readlink(folder)}, which is not there")
+    target = folder.resolve()
+    try:
+        with replaced_when_done(target) as temporary:
+            remove_stale(target)
+            temporary.mkdir()
+            with held(temporary):
+                _check_space(temporary, nbytes)
+                yield temporary
+    except OSError as error:
+        reason = error.strerror or str(error)
+        reason += f"; it takes {nbytes:,} bytes" if error.errno in DISK_FULL else ""
+        raise OSError(error.errno, reason, str(folder)) from error
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"only {free:,} bytes are free there")
 
 
 def _nbytes(spec: tuple[np.dtype, tuple[int, ...]]) -> int:

@@ -13,7 +13,8 @@
     tables.py       tables, for people and in Markdown
 
 Text goes to standard output, everything else to standard error. The exit code is 0 when all went well, 2 for an error
-(one sentence on standard error) or wrong usage, 130 after Ctrl-C, 141 when the reader of a pipe went away.
+(one sentence on standard error) or wrong usage, 130 after Ctrl-C, 141 when the reader of a pipe went away, 143 when the
+system asked the process to end (SIGTERM).
 
 A command's module is imported only when it is called, and what is slow to import only when it is needed.
 """
@@ -41,7 +42,7 @@ COMMANDS = {  # name: (module, usage, what it does)
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }
 
-OK, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
+OK, ERROR, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 2, 130, 141, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises only what is a bug of ours: its traceback is then wanted.
     """
     try:
+        _end_in_order()
         code = _run(sys.argv[1:] if argv is None else list(argv))
         _flush()
         return code
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _leave(INTERRUPTED)
     except BrokenPipeError:
         return _leave(BROKEN_PIPE)
-    except SystemExit as leaving:  # argparse, after --help
+    except SystemExit as leaving:  # argparse, after --help; SIGTERM
         return _leave(leaving.code or OK)
     except MemoryError as error:
         return _leave(ERROR, f"not enough memory: {error}" if str(error) else "not enough memory")
@@ -67,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         from ..errors import TinyinferError
 
-        if _was_interrupted(error):
-            return _leave(INTERRUPTED)
+        if (code := _interruption(error)) is not None:
+            return _leave(code)
         if not isinstance(error, TinyinferError):
             raise
         return _leave(ERROR, str(error))
@@ -122,11 +124,29 @@ def _help() -> str:
     )
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: NumPy, interrupted while it is imported, says that it is not installed."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+def _end_in_order() -> None:
+    """Have SIGTERM end the process as Ctrl-C does, so that nothing half done is left."""
+    import signal
+    from contextlib import suppress
+
+    def leave(*_: object) -> None:
+        raise SystemExit(TERMINATED)
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        with suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGTERM, leave)
+
+
+def _interruption(error: BaseException | None) -> int | None:
+    """The exit code where Ctrl-C or SIGTERM is behind an error: NumPy, stopped while it is imported, says that it is
+    not installed."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return INTERRUPTED
+        if isinstance(error, SystemExit):
+            return error.code
         error = error.__cause__ or error.__context__
-    return error is not None
+    return None
 
 
 def _never_fail_on_a_character() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadRequest
-from .options import Parser, add_loading, add_model, load_model, settle_model
+from .options import Parser, add_loading, add_model, integer, load_model, settle_model
 from .output import note, progress_bars, show_json, size
 from .tables import markdown_table, plain_table
 
@@ -42,7 +42,7 @@ def bench_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add("--prefill", default="16,128,512", metavar="LIST", help="lengths of prompts (default: %(default)s)")
     add("--decode", default="8,512,2048", metavar="LIST", help="tokens held before decoding (default: %(default)s)")
     add("--batch", default="1,4,16", metavar="LIST", help="sequences decoded at once (default: %(default)s)")
-    add("-r", "--repeats", type=int, default=5, metavar="N", help="samples of each (default: %(default)s)")
+    add("-r", "--repeats", type=integer, default=5, metavar="N", help="samples of each (default: %(default)s)")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="write a JSON object, with every sample")
     shape.add_argument("--md", action="store_true", help="write Markdown")
@@ -70,8 +70,8 @@ def bench(args: argparse.Namespace) -> int:
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:
     """`16,128,512` as numbers; an empty text is none. Raises `BadRequest` for anything else."""
-    parts = text.split(",") if text.strip() else []
-    if not all(part.strip().isdecimal() and len(part.strip()) < 10 for part in parts):
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
         raise BadRequest(f"{flag} should be whole numbers with commas between, as 16,128,512, found {text!r}", flag)
     return tuple(int(part) for part in parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -48,6 +49,20 @@ class Parser(argparse.ArgumentParser):
         raise BadRequest(f"{message} (see tinyinfer {self.command} --help)")
 
 
+def integer(text: str) -> int:
+    """A flag's whole number, in plain digits: `int` takes those of other scripts too, underscores and spaces."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError
+    return int(text)
+
+
+def number(text: str) -> float:
+    """A flag's number, likewise."""
+    if not re.fullmatch(r"[+-.0-9A-Za-z]+", text):
+        raise ValueError
+    return float(text)
+
+
 def add_model(parser: Parser, following: str | None = None, help: str | None = None) -> None:
     """MODEL, by place or by flag, and the one positional argument that may follow it."""
     parser.add_argument(
@@ -76,14 +91,15 @@ def settle_model(args: argparse.Namespace) -> None:
 def add_loading(parser: Parser, verbose: str) -> None:
     """How the model is loaded, and how much is said about it."""
     context_help = "tokens that prompt and answer may have together (0, the default: what the model was made for)"
-    parser.add_argument("-c", "--ctx-size", "--context", dest="context", type=int, metavar="N", help=context_help)
-    parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
+    add = parser.add_argument
+    add("-c", "--ctx-size", "--context", dest="context", type=integer, metavar="N", help=context_help)
+    add("-t", "--threads", type=integer, metavar="N", help="threads to compute with (default: all cores)")
     add_kv_dtype(parser)
-    parser.add_argument("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
-    activations_help = "what quantized weights are multiplied with (default: int8)"
-    parser.add_argument("--activations", choices=("int8", "f32"), default="int8", help=activations_help)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no timings and no progress")
-    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
+    add("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
+    activations_help = "what quantized weights are multiplied with (default: int8; f32 with TINYINFER_KERNELS=numpy)"
+    add("--activations", choices=("int8", "f32"), help=activations_help)
+    add("-q", "--quiet", action="store_true", help="no timings and no progress")
+    add("-v", "--verbose", action="store_true", help=verbose)
 
 
 def add_kv_dtype(parser: Parser) -> None:
@@ -99,9 +115,12 @@ def load_model(args: argparse.Namespace) -> LLM:
             raise BadRequest(f"threads should be a whole number from 1 to 1024, found {args.threads}", "threads")
         # what NumPy computes with reads this when it is loaded, which the next line does
         os.environ |= dict.fromkeys(THREAD_VARIABLES, str(args.threads))
+    import logging
+
     from ..kernels import compiling
     from ..llm import load
 
+    logging.basicConfig(format="tinyinfer: warning: %(message)s")
     if not args.quiet:
         compiling.listeners.append(note)
     return load(
@@ -122,12 +141,12 @@ def add_sampling(parser: Parser) -> None:
         group.add_argument(*flags, **options)
 
     whole_help = "most tokens to generate; -1, the default: until the model ends or its context is full"
-    add("-n", "--max-tokens", "--n-predict", "--predict", type=int, metavar="N", help=whole_help)
-    add("--temp", "--temperature", type=float, metavar="T", help="0: always the likeliest token; higher: more varied")
-    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens; 0: off")
-    add("--top-p", type=float, metavar="P", help="draw from the fewest tokens that reach probability P; 1: off")
-    add("--min-p", type=float, metavar="P", help="drop tokens less than P times as likely as the likeliest; 0: off")
-    add("-s", "--seed", type=int, metavar="N", help="repeat the run that had this seed; -1, the default: a new one")
+    add("-n", "--max-tokens", "--n-predict", "--predict", type=integer, metavar="N", help=whole_help)
+    add("--temp", "--temperature", type=number, metavar="T", help="0: always the likeliest token; higher: more varied")
+    add("--top-k", type=integer, metavar="K", help="draw from the K likeliest tokens; 0: off")
+    add("--top-p", type=number, metavar="P", help="draw from the fewest tokens that reach probability P; 1: off")
+    add("--min-p", type=number, metavar="P", help="drop tokens less than P times as likely as the likeliest; 0: off")
+    add("-s", "--seed", type=integer, metavar="N", help="repeat the run that had this seed; -1, the default: a new one")
     add("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
     add("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
 

@@ -1,21 +1,20 @@
-"""Word that kernels are being compiled: it takes seconds, once on a machine, and who waits should know what for."""
+"""Word that kernels are being compiled: it takes seconds, mostly once on a machine, and who waits should know why."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
-MESSAGE = "compiling kernels for this processor: some twenty seconds, once"
-
 listeners: list[Callable[[str], None]] = []  # are told at most once in a process, beside the log
 _told = False
 
 
-def tell() -> None:
-    """Say so, the first time this is called."""
+def tell(how_often: str) -> None:
+    """Say so, the first time this is called; `how_often` is "once", or "at each start" where nothing can be kept."""
     global _told
     if not _told:
         _told = True
-        logging.getLogger("tinyinfer").info(MESSAGE)
+        message = f"compiling kernels for this processor: some twenty seconds, {how_often}"
+        logging.getLogger("tinyinfer").info(message)
         for listener in listeners:
-            listener(MESSAGE)
+            listener(message)

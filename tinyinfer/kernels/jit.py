@@ -3,23 +3,26 @@
 Compiled code is kept on disk, beside this package or else in a folder of the user's. Numba renews what it kept when the
 file of a kernel changes; here it does so when any file of this package changes, since kernels are made of each other's
 parts, and the vector backends are kept apart. Numba itself tells processors apart. Where no folder can be written, that
-costs a warning, and a compilation at each start.
+costs a warning in the log, and a compilation at each start. What is damaged is compiled anew and replaced.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from importlib.resources import files
+from pathlib import Path
 
 import numba
 from numba import types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.ccallback import CFunc
 
+from ..files import remove
 from . import compiling
 from .processor import backend
 
@@ -33,10 +36,7 @@ def jit(function: Callable) -> Callable:
     # Inlined wherever another kernel uses it: a function that several share would be optimised with each of them, and
     # which copy is called would depend on what was loaded first, and with it the last bit of a result.
     kernel = numba.njit(function, forceinline=True, **_OPTIONS)
-    try:
-        kernel._cache = _Cache(function)  # what enable_caching() does, with places of our own
-    except RuntimeError:  # Numba's word for: no place to cache
-        _warn()
+    kernel._cache = _cache_of(function)  # what enable_caching() does, with places of our own
     return kernel
 
 
@@ -51,10 +51,7 @@ class Code:
         """Where the machine code begins."""
         arguments = (types.int64,) * self._function.__code__.co_argcount
         code = CFunc(self._function, (arguments, types.void), {}, dict(_OPTIONS, nopython=True))
-        try:
-            code._cache = _Cache(self._function)
-        except RuntimeError:
-            _warn()
+        code._cache = _cache_of(self._function)
         code.compile()
         self._code = code  # which owns the machine code
         return code.address
@@ -73,9 +70,28 @@ def spliced(function: Callable) -> Callable:
     return numba.njit(function, inline="always", **_OPTIONS)
 
 
+_warned = False
+
+
 def _warn() -> None:
-    # always from this line and in these words, so that Python shows it once
-    warnings.warn("no folder to keep compiled kernels in can be written, so each start compiles them anew")
+    """Say, the first time this is called, that nothing is kept.
+
+    In the log: a `warnings.warn` is an error where a person has asked for that, and Numba, in the middle of whose work
+    this may be, makes Python forget which of them were shown.
+    """
+    global _warned
+    if not _warned:
+        _warned = True
+        message = "no folder to keep compiled kernels in can be written, so each start compiles them anew"
+        logging.getLogger("tinyinfer").warning(message)
+
+
+def _cache_of(function: Callable) -> _Cache | _NoCache:
+    try:
+        return _Cache(function)
+    except RuntimeError:  # Numba's word for: no place to cache
+        _warn()
+        return _NoCache()
 
 
 @lru_cache(maxsize=1)
@@ -107,14 +123,29 @@ class _Cache(FunctionCache):
 
     def load_overload(self, signature, target_context):
         """As Numba's; where there is nothing to load, that is told, since compiling comes next."""
-        found = super().load_overload(signature, target_context)
+        try:
+            found = super().load_overload(signature, target_context)
+        except Exception:  # reading what is damaged can come to any error
+            found = None
+            self._forget()
         if found is None:
-            compiling.tell()
+            compiling.tell("once")
         return found
 
     def save_overload(self, signature, compiled) -> None:
         """As Numba's; a disk that is full or gone read-only must not stop a kernel that is compiled and ready."""
         try:
             super().save_overload(signature, compiled)
-        except OSError:
+        except Exception:  # an OSError, or what is damaged and could not be removed
             _warn()
+
+    def _forget(self) -> None:
+        """Remove the index, which Numba reads before it writes; code that nothing names is overwritten."""
+        with suppress(OSError):
+            remove(Path(self._cache_file._index_path))
+
+
+class _NoCache(NullCache):
+    def load_overload(self, signature, target_context) -> None:
+        """Nothing; but compiling comes next."""
+        compiling.tell("at each start")

@@ -301,7 +301,12 @@ class Tape:
             row[: len(numbers)] = numbers
         self._note_next_weights()
         if use_compiled():
+            from .run import run
+
             self._table[:, t.CODE] = list(map(code_of, self._names))
+            # of nothing, so that it is compiled, and not first by several threads at once: see `Team`
+            nothing = self._table[:0], self._table_numbers[:0], np.zeros((1, 1), np.int64), 0, np.zeros(1, np.int64)
+            run(*nothing, 1, 0, self._team.waited)
 
     def run(self, step: Step) -> None:
         """Do everything, for the rows of this step."""

@@ -36,13 +36,17 @@ class Team:
     """`size` threads: the caller, and `size - 1` of the team's own, started when first needed.
 
     Any number of callers may use a team at once. After a fork, the child's team starts threads of its own.
+    What is run must be compiled beforehand: a Ctrl-C while one thread waits for another's compilation can leave a lock
+    of Numba's held for good.
     waited   int64 [1]: ticks for which threads had to wait for others beyond their patience
     """
 
     def __init__(self, size: int):
         self.size = size
         self.waited = np.zeros(1, np.int64)
-        read_ticks()  # compiles it, or finds it compiled
+        some = np.zeros(1, np.int64)
+        for kernel, arguments in ((read_ticks, ()), (count_up, (some, 0)), (wait_for, (some, 0, 1, 0))):
+            kernel(*arguments)  # compiles it, or finds it compiled
         self._created, self._rate = (time.perf_counter(), read_ticks()), 0.0
         self._reset()
         if hasattr(os, "register_at_fork"):
@@ -156,7 +160,7 @@ def team_of(size: int | None = None) -> Team:
     wanted = os.environ.get("TINYINFER_THREADS")
     if wanted is None:
         return _team(min(usable_cores(), MOST_THREADS))
-    if not (wanted.isdecimal() and len(wanted) < 5 and 1 <= int(wanted) <= MOST_THREADS):
+    if not (wanted.isascii() and wanted.isdecimal() and len(wanted) < 5 and 1 <= int(wanted) <= MOST_THREADS):
         raise BadRequest(f"TINYINFER_THREADS should be {_EXPECTED}, found {wanted[:80]!r}", "TINYINFER_THREADS")
     return _team(int(wanted))
 

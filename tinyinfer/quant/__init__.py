@@ -15,6 +15,7 @@ from ..errors import BadCheckpoint, BadRequest
 from . import int4, int8, nf4
 from .layout import Encoded, codes_of_rows, pack_rows, row_spans, scales_of_rows, take_rows
 from .packed import (
+    ARRAYS,
     FORMS,
     SCHEMES,
     Form,
@@ -28,6 +29,7 @@ from .packed import (
 )
 
 __all__ = [
+    "ARRAYS",
     "FORMS",
     "SCHEMES",
     "Form",

@@ -95,18 +95,21 @@ def find_form(scheme: str, group_size: int | None = None, symmetric: bool = Fals
     of nf4 alone. Raises `BadRequest` listing what there is.
     """
     if scheme in FORMS:
+        if group_size is not None or symmetric or double:
+            raise BadRequest(f"{scheme} says all by itself: no group size, symmetric or double goes with it", "scheme")
         return FORMS[scheme]
     if scheme not in SCHEMES:
         raise BadRequest(f"scheme should be one of {', '.join([*SCHEMES, *FORMS])}, found {scheme!r}", "scheme")
     size = USUAL_GROUP[scheme] if group_size is None else group_size or None
     for name, form in FORMS.items():
-        if (form.scheme, form.group_size, form.double, form.wide) == (scheme, size, double, False) and (
-            scheme != "int4" or form.symmetric == symmetric
-        ):
+        said_symmetric = form.symmetric and form.scheme == "int4"
+        found = form.scheme, form.group_size, said_symmetric, form.double, form.wide
+        if found == (scheme, size, symmetric, double, False):
             return FORMS[name]
     asked = f"groups of {size}" if size else "one scale a row"
+    asked += ", symmetric" * symmetric + ", double" * double
     forms = ", ".join(name for name, form in FORMS.items() if form.scheme == scheme)
-    raise BadRequest(f"{scheme} with {asked}{', double' if double else ''} does not exist; {forms} do", "group_size")
+    raise BadRequest(f"{scheme} with {asked} does not exist; {forms} do", "group_size")
 
 
 @dataclass(frozen=True, eq=False)
