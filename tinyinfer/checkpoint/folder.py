@@ -28,20 +28,20 @@ def read_folder(folder: Path) -> Checkpoint:
 
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder}: not a model: there is no config.json in it")
-    tokenizer_config = _read_json(folder / "tokenizer_config.json", missing={})
-    config = _read_json(folder / "config.json")
+    tokenizer_config = read_json(folder / "tokenizer_config.json", missing={})
+    config = read_json(folder / "config.json")
     return Checkpoint(
         source=folder,
         config=config,
         tensors=packed_tensors(folder, config, _open_weights(folder)),
-        generation_config=_read_json(folder / "generation_config.json", missing={}),
+        generation_config=read_json(folder / "generation_config.json", missing={}),
         tokenizer_json=tokenizer_json_from_folder(folder),
         tokenizer_config=tokenizer_config,
         chat_template=_chat_template(folder, tokenizer_config),
     )
 
 
-def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def _open_weights(folder: Path) -> dict[str, np.ndarray]:
 
 def _open_indexed(folder: Path) -> dict[str, np.ndarray]:
     """Where there is an index, it alone says which file holds which tensor."""
-    weight_map = _read_json(folder / INDEX).get("weight_map")
+    weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadCheckpoint(f"{folder / INDEX}: expected weight_map, a JSON object of tensor and file names")
     shards: dict[str, dict[str, np.ndarray]] = {}
@@ -128,7 +128,7 @@ def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadCheckpoint(f"{path}: can't be read: {error}") from None
-    template = _read_json(folder / "chat_template.json", missing=tokenizer_config).get("chat_template")
+    template = read_json(folder / "chat_template.json", missing=tokenizer_config).get("chat_template")
     if isinstance(template, list):  # several by name; "default" is the one for chats
         named = [item for item in template if isinstance(item, dict)]
         template = next((item.get("template") for item in named if item.get("name") == "default"), None)

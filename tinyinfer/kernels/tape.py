@@ -22,6 +22,7 @@ from ..quant import PackedWeight, dequantize, dequantize_rows
 from ..quant.nf4 import expand_scales
 from . import plain
 from . import table as t
+from .adapted import Adapted, narrow_columns, plain_weight, twin_of
 from .step import Step
 
 PIECE_BYTES = 1 << 15  # of a weight, claimed by a thread at a time
@@ -36,7 +37,7 @@ PACKED = {
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
 Array = np.ndarray
-Weight = np.ndarray | PackedWeight
+Weight = np.ndarray | PackedWeight | Adapted
 
 
 class Tape:
@@ -65,6 +66,7 @@ class Tape:
         self._weights: dict[int, tuple[Weight, Weight]] = {}  # by id: as given, and as the kernels see it
         self._codes: dict[tuple[int, int], tuple[Array, Array, Array]] = {}  # a buffer as 8-bit codes
         self._current: set[tuple[int, int]] = set()  # which of those are of what the buffer now holds
+        self._narrow: dict[int, Array] = {}  # by width: what adapters make of an input
         self._last_head = 0  # the row of the table that the last operation is done with
         self._row_result: Array | None = None  # what the last operation wrote, if it goes row by row
 
@@ -91,12 +93,17 @@ class Tape:
     ) -> None:
         """out (+)= x weights^T + biases, the results of several weights side by side.
 
-        Weights are arrays of floats, or quantized: those meet x rounded to 8 bits in groups of 32.
+        Weights are arrays of floats, or quantized: those meet x rounded to 8 bits in groups of 32. Either may be
+        adapted, for which x stays as it is.
         """
-        self._quantize(x, weights)
+        narrow = self._prepare(x, weights)
         column = 0
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            self._linear(x, weight, bias, out, column, add, wait=i == len(weights) - 1)
+            wait, head, pieces = i == len(weights) - 1, len(self._rows), _pieces(len(weight), weight.nbytes)
+            self._linear(x, plain_weight(weight), bias, out, column, add, wait, pieces)
+            if isinstance(weight, Adapted):
+                self._widen(x, weight, out, column, narrow, i, pieces)
+                self._join(head, wait)
             column += len(weight)
 
     def logits(self, x: Array, weight: Weight) -> None:
@@ -113,12 +120,14 @@ class Tape:
         A piece of it goes through in one go, for all rows; also into codes, for those `readers` of it that take codes.
         `both` [rows, 2 width] holds what is between.
         """
-        self._quantize(x, weights)
+        narrow = self._prepare(x, weights)
         width = out.shape[1]
         pieces = _pieces(width, sum(weight.nbytes for weight in weights))
         head = len(self._rows)
-        for weight, bias, column in zip(weights, biases, (0, width), strict=True):
-            self._linear(x, weight, bias, both, column, False, pieces=pieces)
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            self._linear(x, plain_weight(weight), bias, both, i * width, False, pieces=pieces)
+            if isinstance(weight, Adapted):
+                self._widen(x, weight, both, i * width, narrow, i, pieces)
 
         def twin(step: Step) -> None:
             gate, up = np.split(both[: step.rows], 2, axis=-1)
@@ -174,6 +183,36 @@ class Tape:
         spans = weight.scales.size // (8 * len(weight.codes))
         fields = [weight.codes.shape[1], weight.codes, weight.scales, weight.minimums, spans]
         return PACKED[weight.scheme, weight.scales.dtype.name], fields
+
+    def _prepare(self, x: Array, weights: Sequence[Weight]) -> list[int]:
+        """What linear maps need beside x: codes, and what adapters make of it; gives where in that each weight's begins.
+
+        What is there row by row goes on row by row.
+        """
+        head = self._last_head if self._row_result is x else None
+        self._quantize(x, weights)
+        *columns, width = places = narrow_columns(weights)
+        for weight, column in zip(weights, columns, strict=True):
+            if isinstance(weight, Adapted):
+                narrow = self._narrow_buffer(width)
+                fields = [x, x.shape[1], narrow, width, column, weight.down, weight.rank, weight.starts]
+                self._add("narrow_row", fields, None, source=x, target=narrow)
+                if head is not None and self._rows[head][t.TARGET_OWN]:  # as it is here
+                    self._join(head)
+        return places
+
+    def _narrow_buffer(self, width: int) -> Array:
+        if width not in self._narrow:
+            self._narrow[width] = self.buffer(width, own=True)
+        return self._narrow[width]
+
+    def _widen(self, x: Array, weight: Adapted, out: Array, column: int, places: list[int], i: int, pieces: int):
+        narrow = self._narrow[places[-1]]
+        fields = [len(weight), out, out.shape[1], column, narrow, places[-1], places[i]]
+        self._add(
+            "widen_part", [*fields, weight.up, weight.rank, weight.starts], twin_of(weight, x, out, column),
+            pieces=pieces, counted=t.OF_THE_WHOLE, source=narrow, target=out,
+        )  # fmt: skip
 
     def _quantize(self, x: Array, weights: Sequence[Weight], wanted: bool = False) -> None:
         """x as 8-bit codes for the quantized weights among those that follow; in NumPy they take x as it is."""
@@ -244,9 +283,9 @@ class Tape:
         for row, numbers in zip(self._table_numbers, self._numbers, strict=True):
             row[: len(numbers)] = numbers
         if use_compiled():
-            from . import embedding, linear, operations
+            from . import embedding, linear, lora, operations
 
-            codes = {**vars(operations), **vars(linear), **vars(embedding)}
+            codes = {**vars(operations), **vars(linear), **vars(embedding), **vars(lora)}
             self._table[:, t.CODE] = [codes[name].address for name in self._names]
 
     def run(self, step: Step) -> None:
@@ -294,10 +333,10 @@ class Tape:
         if target is not None:
             self._current = {key for key in self._current if key[0] != target.ctypes.data}
 
-    def _join(self, head: int) -> None:
+    def _join(self, head: int, wait: bool = True) -> None:
         """What follows row `head` of the table is done together with it, piece by piece."""
         self._rows[head][t.PARTS] = len(self._rows) - head
-        self._rows[head][t.WAIT] = 1
+        self._rows[head][t.WAIT] = int(wait)
         self._last_head = head
 
     def _field(self, value) -> int:
@@ -316,7 +355,8 @@ def _pieces(rows: int, nbytes: int) -> int:
 
 def _group_counts(weights: Sequence[Weight]) -> list[int]:
     """Into how many groups the quantized ones among some weights take a row of x."""
-    return list(dict.fromkeys(weight.codes.shape[1] for weight in weights if isinstance(weight, PackedWeight)))
+    plain = map(plain_weight, weights)
+    return list(dict.fromkeys(weight.codes.shape[1] for weight in plain if isinstance(weight, PackedWeight)))
 
 
 def _as_stored(weight: Array) -> Array:

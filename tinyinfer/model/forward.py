@@ -21,10 +21,11 @@ import numpy as np
 from .. import cache as kv
 from ..checkpoint.safetensors import to_float32
 from ..config import BEFORE, LayerConfig, ModelConfig, Rope
-from ..errors import UnsupportedModel
+from ..errors import BadRequest, UnsupportedModel
 from ..kernels.step import Step
 from ..kernels.tape import ACTIVATIONS, Tape
 from ..reference import softcap
+from .adapters import Adapter, adapted_layers
 from .rope import rotary_angles
 from .tensors import ModelTensors
 
@@ -43,6 +44,7 @@ class Chunk:
     ids: np.ndarray  # int [n]
     text_length: int | None = None
     logits: slice = field(default_factory=lambda: slice(-1, None))  # which of the n; by default the last
+    adapters: Sequence[tuple[Adapter, float]] = ()  # those that the text goes through, each with a scale
 
 
 class Model:
@@ -62,17 +64,28 @@ class Model:
         if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
             me = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
-        self._tape = tape = Tape(MOST_ROWS, kv_dtype, threads)
+        self.set_adapters(())
+
+    def set_adapters(self, adapters: Sequence[Adapter]) -> None:
+        """Have these adapters at hand, and no others, for chunks to go through; without any, nothing is as before."""
+        tape = self._written(adapters)
+        with self._turn:
+            self._tape, self._numbers = tape, {adapter: number for number, adapter in enumerate(adapters)}
+
+    def _written(self, adapters: Sequence[Adapter]) -> Tape:
+        config, tensors = self.config, self.tensors
+        tape = Tape(MOST_ROWS, self.kv_dtype, self.threads)
         x = tape.buffer(config.hidden_size)
         tape.embed(tensors.embedding, config.embedding_scale, x)
         layers = Layers(tape, config, x, self.ropes)
-        for index in range(config.num_layers):
-            layers.write(index, config.layers[index], tensors.layers[index])
+        for index, weights in enumerate(adapted_layers(tensors.layers, adapters)):
+            layers.write(index, config.layers[index], weights)
         last = tape.buffer(config.hidden_size, own=True)
         tape.gather(x, last)
         tape.norm(last, _norm_weight(config, tensors.outer["final_norm"]), config.norm.eps, last, wanted=True)
         tape.logits(last, tensors.head)
         tape.finish(config.num_heads, config.head_dim)
+        return tape
 
     def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:
         """An empty cache, of what this model keeps."""
@@ -83,7 +96,8 @@ class Model:
 
         The sequences' keys and values are written to their cache, and their lengths grow by the new tokens.
         Raises `ValueError` for more than MOST_ROWS new tokens, for a cache of another dtype than the model's, and where
-        two chunks are of one sequence: each would overwrite what the other has stored.
+        two chunks are of one sequence: each would overwrite what the other has stored. Raises `BadRequest` for an adapter
+        that is not at hand (any more).
         """
         if sum(len(chunk.ids) for chunk in chunks) > MOST_ROWS:
             raise ValueError(f"a step takes at most {MOST_ROWS} new tokens")
@@ -93,8 +107,8 @@ class Model:
             raise ValueError(f"the model keeps keys and values in {self.kv_dtype}, found a cache of {kinds.pop()}")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
-        step = self._step(chunks)
-        with self._turn:
+        with self._turn:  # numbers of adapters are those of the tape
+            step = self._step(chunks)
             self._tape.run(step)
         for chunk in chunks:
             chunk.sequence.advance(len(chunk.ids))
@@ -111,7 +125,14 @@ class Model:
         angles = [_angles(rope, chunks) for rope in self.ropes]
         logits = np.empty((len(wanted), self.config.vocab_size), np.float32)
         ids = np.concatenate([chunk.ids for chunk in chunks]).astype(np.int64, copy=False)
-        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits, ids)
+        adapters = [self._numbered(chunk.adapters) for chunk in chunks]
+        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits, ids, adapters)
+
+    def _numbered(self, adapters: Sequence[tuple[Adapter, float]]) -> list[tuple[int, float]]:
+        for adapter, _ in adapters:
+            if adapter not in self._numbers:
+                raise BadRequest(f"the adapter {adapter.source} is not loaded, or no longer", "adapters")
+        return [(self._numbers[adapter], scale) for adapter, scale in adapters]
 
 
 class Layers:
