@@ -11,8 +11,8 @@ import pytest
 from tinyinfer.checkpoint.patterns import Unreadable, ends, matches_all
 
 ATOMS = [
-    "a", "b", "c", "_", ".", "[ab]", "[^a]", "[a-c]", "[]a]", "[^]]", "[\\d_]", "[a-]", "\\d", "\\W", "\\.", "\\b", "^", "$",
-    "(a|b)", "(?:ab|)", "(a*b)", "(|a)", "()",
+    "a", "b", "c", "_", ".", "[ab]", "[^a]", "[a-c]", "[]a]", "[^]]", "[\\d_]", "[a-]", "\\d", "\\W", "\\.", "\\b", "^",
+    "$", "(a|b)", "(?:ab|)", "(a*b)", "(|a)", "()",
 ]  # fmt: skip
 TIMES = ["", "", "", "*", "+", "?", "*?", "+?", "{2}", "{1,2}", "{,2}", "{1,}"]
 
@@ -21,7 +21,9 @@ def test_as_re_says():
     rng = random.Random(1)
     checked = 0
     while checked < 5000:
-        parts = (rng.choice(ATOMS) + rng.choice(TIMES) + rng.choice(["", "", "", "|"]) for _ in range(rng.randint(1, 5)))
+        parts = (
+            rng.choice(ATOMS) + rng.choice(TIMES) + rng.choice(["", "", "", "|"]) for _ in range(rng.randint(1, 5))
+        )
         pattern = "".join(parts)
         text = "".join(rng.choice("abc._1]-") for _ in range(rng.randint(0, 7)))
         try:
@@ -73,8 +75,8 @@ def test_none_takes_long(pattern: str):
     [
         ("a(", "nothing closes"), ("a)", "nothing opens"), ("*a", "after nothing"), ("a**", "repetition"),
         ("(?=a)", "a group with '?='"), ("(?i)a", "'?i'"), (r"(a)\1", r"escape \1"), ("[a", "more was to come"),
-        ("\\", "more was to come"), ("a{300}", "at most 200"), ("a{3,2}", "no smaller"), ("a" * 3000, "3,000 characters"),
-        ("(" * 20 + ")" * 20, "9 deep"), ("(?P<n>a)", "'?P'"),
+        ("\\", "more was to come"), ("a{300}", "at most 200"), ("a{3,2}", "no smaller"),
+        ("a" * 3000, "3,000 characters"), ("(" * 20 + ")" * 20, "9 deep"), ("(?P<n>a)", "'?P'"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_named(pattern: str, found: str):

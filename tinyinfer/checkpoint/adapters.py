@@ -2,7 +2,7 @@
 
 An adapter adds to some linear maps of a model a product of two narrow matrices (https://arxiv.org/abs/2106.09685):
 
-    y = W x + scale * B (A x)        A [r, in], B [out, r], scale = lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora
+    y = W x + scale * B (A x)    A [r, in], B [out, r], scale = lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora
 
 The file holds base_model.model.MODULE.lora_A.weight and ...lora_B.weight for each module, as transformers names it
 (https://huggingface.co/docs/peft/developer_guides/checkpoint). What the config says must be what the file holds; what
@@ -102,7 +102,8 @@ def read_adapter(folder: Path) -> PeftAdapter:
     setting or the tensor, `UnsupportedModel` for adapters of other kinds.
     """
     if not (folder / CONFIG).is_file():
-        raise ModelNotFound(f"{folder}: not an adapter: there is no {CONFIG} in it")
+        fault = f"not an adapter: there is no {CONFIG} in it" if folder.is_dir() else "no such folder"
+        raise ModelNotFound(f"{folder}: {fault}")
     settings = _Settings(folder / CONFIG)
     settings.refuse_what_is_not_lora()
     path = folder / WEIGHTS

@@ -42,6 +42,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON object; `missing` where there is no such file. Raises `BadCheckpoint`, saying what is there instead."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

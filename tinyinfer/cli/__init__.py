@@ -6,6 +6,7 @@
     chat.py         chat: the interactive session; conversation.py what was said, terminal.py how a turn is read
     models.py       pull, list, convert
     quantize.py     quantize
+    merge.py        merge: a model and adapters to one model
     info.py         info: a model's facts, and what fits into this machine's memory
     bench.py        bench: speed, beside what the machine could do
     tokenize.py     tokenize: text to ids
@@ -33,6 +34,7 @@ COMMANDS = {  # name: (module, usage, what it does)
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
     "convert": ("models", "convert FILE.gguf FOLDER", "turn a GGUF file into a Hugging Face style folder"),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
+    "merge": ("merge", "merge MODEL OUT --lora PATH", "add LoRA adapters to a model's weights"),
     "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }

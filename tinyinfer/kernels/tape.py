@@ -185,7 +185,7 @@ class Tape:
         return PACKED[weight.scheme, weight.scales.dtype.name], fields
 
     def _prepare(self, x: Array, weights: Sequence[Weight]) -> list[int]:
-        """What linear maps need beside x: codes, and what adapters make of it; gives where in that each weight's begins.
+        """What linear maps need beside x: codes, and what adapters make of it; gives where in that each begins.
 
         What is there row by row goes on row by row.
         """

@@ -1,7 +1,7 @@
 """Adapters and the model that they were made for: which weights they are about, as the model runs them or as files.
 
-`checkpoint/adapters.py` reads an adapter's files. Here its modules become the plain names that the model knows; what the
-base has in one tensor and the model in parts is taken apart alike.
+`checkpoint/adapters.py` reads an adapter's files. Here its modules become the plain names that the model knows; what
+the base has in one tensor and the model in parts is taken apart alike.
 """
 
 from __future__ import annotations

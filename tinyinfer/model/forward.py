@@ -96,8 +96,8 @@ class Model:
 
         The sequences' keys and values are written to their cache, and their lengths grow by the new tokens.
         Raises `ValueError` for more than MOST_ROWS new tokens, for a cache of another dtype than the model's, and where
-        two chunks are of one sequence: each would overwrite what the other has stored. Raises `BadRequest` for an adapter
-        that is not at hand (any more).
+        two chunks are of one sequence: each would overwrite what the other has stored. Raises `BadRequest` for an
+        adapter that is not at hand (any more).
         """
         if sum(len(chunk.ids) for chunk in chunks) > MOST_ROWS:
             raise ValueError(f"a step takes at most {MOST_ROWS} new tokens")

@@ -2,10 +2,7 @@
 
     pip install torch==2.13.0 transformers==5.24.0 peft==0.21.2; python make.py
 
-Each folder is what `save_pretrained` writes of an adapter whose A and B are random, without the README it adds. Those
-that can be applied have beside it `golden.safetensors`: `input_ids` int64 [24]; `logits` float32 [24, vocab], PEFT's own
-forward in float32 over the bfloat16 base; `merged`, the same after `merge_and_unload`.
-`llama-patterns` has also `logits_with_llama-all`, both adapters active.
+See README.md.
 """
 
 from __future__ import annotations
@@ -37,7 +34,10 @@ APPLIED = {
     "gpt2-conv": ("gpt2", {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
     "gpt-neox-turns": ("gpt-neox", {"target_modules": ["query_key_value", "dense_h_to_4h"]}),
     "cohere-interleaved": ("cohere", {"target_modules": ["q_proj", "k_proj", "gate_proj"]}),
-    "mixtral-attention": ("mixtral", {"target_modules": ["q_proj", "o_proj"], "exclude_modules": ["layers.1.self_attn.o_proj"]}),
+    "mixtral-attention": (
+        "mixtral",
+        {"target_modules": ["q_proj", "o_proj"], "exclude_modules": ["layers.1.self_attn.o_proj"]},
+    ),
 }  # fmt: skip
 REFUSED = {
     "refused-dora": LoraConfig(target_modules=["q_proj"], use_dora=True, **LORA),
