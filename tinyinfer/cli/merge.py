@@ -35,6 +35,7 @@ def merge(args: argparse.Namespace) -> int:
     checkpoint = open_checkpoint(find_model(args.model))
     config = read_config(checkpoint.config)
     adapters = [(open_adapter(Path(path), config), scale) for path, scale in scales.items()]
-    write_folder(merged(checkpoint, config, adapters), args.folder, args.dtype, progress_bars(args.quiet))
+    model = merged(checkpoint, config, adapters, args.dtype)
+    write_folder(model, args.folder, args.dtype, progress_bars(args.quiet))
     print(args.folder)
     return 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..checkpoint.adapters import LowRank
+from ..checkpoint.quantized import PLAIN
 from ..checkpoint.safetensors import dtype_name, to_float32
 from ..checkpoint.source import Checkpoint, LazyTensors, plain, round_to, tensor_layout
 from ..config import ModelConfig
@@ -17,13 +18,19 @@ from .names import NAMES
 from .tensors import tensor_prefix
 
 
-def merged(checkpoint: Checkpoint, config: ModelConfig, adapters: Sequence[tuple[Adapter, float]]) -> Checkpoint:
-    """The model whose weights are W + scale * B A, each made when it is asked for, in the dtype that W has.
+def merged(
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    adapters: Sequence[tuple[Adapter, float]],
+    dtype: str | None = None,
+) -> Checkpoint:
+    """The model whose weights are W + scale * B A, each made when it is asked for.
 
-    Sums are taken in float32 and rounded once; a quantized weight becomes float32, and so does one of float64. Raises
+    Sums are taken in float32 and rounded once, to `dtype` ("float32", "bfloat16" or "float16"), or else to what W has;
+    a quantized weight, and one of float64, then becomes float32. What no adapter is about stays as it is. Raises
     `BadCheckpoint` where the base lacks a tensor that an adapter is about.
     """
-    names, layout = NAMES[config.architecture], tensor_layout(checkpoint.tensors)
+    names, layout = NAMES[config.architecture], dict(tensor_layout(checkpoint.tensors))
     stem = tensor_prefix(names, layout) + names.layers
     added: dict[str, list[tuple[bool, LowRank, float]]] = {}
     for adapter, scale in adapters:
@@ -32,11 +39,10 @@ def merged(checkpoint: Checkpoint, config: ModelConfig, adapters: Sequence[tuple
             if name not in layout:
                 raise BadCheckpoint(f"{checkpoint.source}: tensor {name!r} is missing, to which the adapter is added")
             added.setdefault(name, []).append((place.endswith(".T"), pair, scale))
-    float32 = np.dtype("<f4")
-    layout = {
-        name: (float32 if name in added and dtype.itemsize == 8 else dtype, shape)
-        for name, (dtype, shape) in layout.items()
-    }
+    for name in added:
+        stored, shape = layout[name]
+        kept = PLAIN["float32"] if stored.itemsize == 8 else stored
+        layout[name] = (PLAIN[dtype] if dtype else kept), shape
 
     def made(name: str) -> np.ndarray:
         weight = plain(checkpoint.tensors, name)
