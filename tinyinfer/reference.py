@@ -198,10 +198,15 @@ def feed_forward(config: ModelConfig, weights: Weights, x: Array) -> Array:
 
 
 def gated(config: ModelConfig, gate: Array, up: Array) -> Array:
-    """How much of `up` gets through: activation(gate) * up; gpt-oss keeps both within a limit."""
-    if config.gate_limit is None:
-        return activation(config.activation, gate) * up
-    limit, slope = np.float32(config.gate_limit), np.float32(config.gate_slope)
+    """How much of `up` gets through the gate."""
+    if config.gate_limit is not None:
+        return clamped(gate, up, config.gate_limit, config.gate_slope)
+    return activation(config.activation, gate) * up
+
+
+def clamped(gate: Array, up: Array, limit: float, slope: float) -> Array:
+    """The gate of gpt-oss, which keeps both within a limit, and lets `up` through even where it is 0."""
+    limit, slope = np.float32(limit), np.float32(slope)
     gate = np.minimum(gate, limit)
     return gate * sigmoid(slope * gate) * (np.clip(up, -limit, limit) + 1)
 

@@ -18,7 +18,9 @@ from tinyinfer.kernels.table import QUERY_TILE, STRETCH
 NO_ROWS = np.zeros(0, np.int64)
 
 
-def compiled(query, key, value, scale, window=None, cap=None, team=2, block_size=5) -> np.ndarray:
+def compiled(
+    query, key, value, scale, window=None, cap=None, slopes=None, sinks=None, team=2, block_size=5
+) -> np.ndarray:
     """What `plain.attend` takes, through a cache whose blocks are not in a row; what is not stored is NaN."""
     (n, heads, dim), (total, kv_heads, _) = query.shape, key.shape
     cache = cache_of([window], kv_heads, dim, block_size)
@@ -39,7 +41,7 @@ def compiled(query, key, value, scale, window=None, cap=None, team=2, block_size
     out = np.full((n + 1, heads * dim), 7, np.float32)
     shape = heads, kv_heads, dim
     step = Step([sequence], [n], NO_ROWS, [], np.zeros((0, 0), np.float32))
-    rest = 0, 0, window, scale, cap
+    rest = 0, 0, window, scale, cap, slopes, sinks
     play(lambda tape: tape.attention(both, shape, out, 0, 0, [None, None], 1e-6, *rest), step, team, shape)
     assert (out[n] == 7).all()
     return out[:n].reshape(n, heads, dim)
@@ -54,8 +56,9 @@ def attend(request: pytest.FixtureRequest):
 
 
 def oracle(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, window: int | None, cap: float | None
-) -> np.ndarray:
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, window: int | None, cap: float | None,
+    slopes: np.ndarray | None = None, sinks: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     n, heads, _ = query.shape
     total, kv_heads, _ = key.shape
     out = np.zeros((n, heads, value.shape[2]))
@@ -67,14 +70,19 @@ def oracle(
             scores = key[first : position + 1, shared].astype(np.float64) @ query[i, head].astype(np.float64) * scale
             if cap is not None:
                 scores = cap * np.tanh(scores / cap)
-            shares = np.exp(scores - scores.max())
-            out[i, head] = shares @ value[first : position + 1, shared] / shares.sum()
+            if slopes is not None:
+                scores -= float(slopes[head]) * (position - np.arange(first, position + 1))
+            nothing = -math.inf if sinks is None else float(sinks[head])
+            largest = max(scores.max(), nothing)
+            shares = np.exp(scores - largest)
+            out[i, head] = shares @ value[first : position + 1, shared] / (shares.sum() + math.exp(nothing - largest))
     return out
 
 
 def check(
     attend, n: int, total: int, heads: int = 6, kv_heads: int = 2, dim: int = 10, window: int | None = None,
-    cap: float | None = None, size: float = 1.0, seed: int = 0,
+    cap: float | None = None, size: float = 1.0, seed: int = 0, slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
 ) -> None:  # fmt: skip
     """Values are of order 1 and so is what comes out.
 
@@ -87,11 +95,12 @@ def check(
     key = (size * rng.standard_normal((total, kv_heads, dim))).astype(np.float32)
     value = rng.standard_normal((total, kv_heads, dim)).astype(np.float32)
     scale = dim**-0.5
-    found = attend(query, key, value, scale, window, cap)
+    found = attend(query, key, value, scale, window, cap, slopes, sinks)
     assert found.dtype == np.float32
     assert found.shape == (n, heads, dim)
     tolerance = 2e-6 * (1 + size**2) * math.sqrt(dim) + 3e-7 * (cap or 0)
-    assert np.abs(found - oracle(query, key, value, scale, window, cap)).max() < tolerance
+    expected = oracle(query, key, value, scale, window, cap, slopes, sinks)
+    assert np.abs(found - expected).max() < tolerance
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 5, 1000])
@@ -123,6 +132,27 @@ def test_soft_caps(attend, cap: float, size: float):
     for n in (1, 9):
         check(attend, n, 20, cap=cap, size=size)
         check(attend, n, 20, cap=cap, size=size, window=3)
+
+
+SLOPES = np.float32([2**-1, 2**-2, 2**-4, 2**-8, 3, 0])
+SINKS = np.float32([0, 1, -2, 30, -30, 1e-3])
+
+
+@pytest.mark.parametrize("window", [None, 1, 4])
+@pytest.mark.parametrize(("n", "total"), [(1, 1), (1, 33), (5, 5), (9, 33), (TILE_QUERIES + 3, TILE_QUERIES + 9)])
+def test_slopes_and_sinks(attend, n: int, total: int, window: int | None):
+    """The farther back, the lower; and looking at nothing. A slope times a distance adds a rounding of its size."""
+    check(attend, n, total, window=window, slopes=SLOPES)
+    check(attend, n, total, window=window, sinks=SINKS)
+    check(attend, n, total, window=window, slopes=SLOPES, sinks=SINKS, cap=5.0)
+    check(attend, n, total, 6, 6, window=window, slopes=SLOPES, sinks=SINKS)
+    check(attend, n, total, 6, 1, window=window, slopes=SLOPES, sinks=SINKS)
+
+
+def test_a_sink_that_takes_all_leaves_nothing(attend):
+    value = np.ones((6, 1, 2), np.float32)
+    found = attend(np.zeros((2, 2, 2), np.float32), value, value, 1.0, sinks=np.float32([200, -200]))
+    assert np.abs(found - np.float32([[[0, 0], [1, 1]]] * 2)).max() < 1e-37  # as small as shares become
 
 
 @pytest.mark.parametrize("size", [1e-20, 1e-3, 8.0])
@@ -220,10 +250,22 @@ def test_stretches_of_the_past_by_any_number_of_threads(total: int, window: int 
         query = rng.standard_normal((n, 2, 8)).astype(np.float32)
         key, value = rng.standard_normal((2, total, 1, 8)).astype(np.float32)
         expected = oracle(query, key, value, 1.0, window, cap)
-        first = compiled(query, key, value, 1.0, window, cap, 1)
+        first = compiled(query, key, value, 1.0, window, cap, team=1)
         assert np.abs(first - expected).max() < 1e-5
         for team in (1, 2, 3):
-            assert np.array_equal(first, compiled(query, key, value, 1.0, window, cap, team))
+            assert np.array_equal(first, compiled(query, key, value, 1.0, window, cap, team=team))
+
+
+@pytest.mark.parametrize("window", [None, 5, 150])
+def test_a_sink_counts_once_however_many_stretches_there_are(window: int | None):
+    rng = np.random.default_rng(0)
+    for n, total in ((1, 3 * STRETCH), (2, 700), (1, 7)):
+        query = rng.standard_normal((n, 2, 8)).astype(np.float32)
+        key, value = rng.standard_normal((2, total, 1, 8)).astype(np.float32)
+        bent = SLOPES[3:5], np.float32([4, -1])
+        expected = oracle(query, key, value, 0.3, window, None, *bent)
+        for team in (1, 3):
+            assert np.abs(compiled(query, key, value, 0.3, window, None, *bent, team=team) - expected).max() < 1e-5
 
 
 def test_a_key_that_is_no_number_is_not_passed_over():

@@ -25,9 +25,9 @@ from tinyinfer.model.merge import merged
 from tinyinfer.model.tensors import collect_tensors, floats
 
 TOLERANCE = 5e-5  # what golden logits are held to everywhere; both are float32, and 2e-6 apart here
-LIVE = {"llama-all": "llama", "llama-patterns": "llama", "qwen2-half": "qwen2", "phi3-fused": "phi3"}
-BASES = LIVE | {
-    "gpt2-conv": "gpt2", "gpt-neox-turns": "gpt-neox", "cohere-interleaved": "cohere", "mixtral-attention": "mixtral",
+BASES = {
+    "llama-all": "llama", "llama-patterns": "llama", "qwen2-half": "qwen2", "phi3-fused": "phi3", "gpt2-conv": "gpt2",
+    "gpt-neox-turns": "gpt-neox", "cohere-interleaved": "cohere", "mixtral-attention": "mixtral",
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def logits(model: Model, ids: np.ndarray, adapters=(), size: int = 24) -> np.nda
 # ---- PEFT's numbers
 
 
-@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("name", BASES)
 def test_live_logits(name: str):
     model, one, expected = model_of(BASES[name]), adapter(name), golden(name)
     model.set_adapters([one])
@@ -73,7 +73,7 @@ def test_live_logits(name: str):
         assert np.abs(found - expected["logits"]).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("name", BASES)
 def test_live_logits_without_compiled_kernels(name: str, monkeypatch: pytest.MonkeyPatch):
     run_by(monkeypatch, None)
     test_live_logits(name)
@@ -128,7 +128,7 @@ def test_a_merged_folder_holds_the_sums_rounded_once(tmp_path: Path, name: str, 
             assert np.array_equal(after, before.astype(dtype or "float32"))
 
 
-@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("name", BASES)
 def test_a_merged_model_runs_as_the_adapter_live(tmp_path: Path, name: str):
     """In float32 but for rounding; in bfloat16 weights are off by 2^-9 of themselves, which moves logits of order 1."""
     checkpoint, config = base(BASES[name])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..quant import PackedWeight
+from . import table as t
 from .step import Step
 
 Array = np.ndarray
@@ -47,13 +48,41 @@ def plain_weight(weight: np.ndarray | PackedWeight | Adapted) -> np.ndarray | Pa
     return weight.weight if isinstance(weight, Adapted) else weight
 
 
-def narrow_columns(weights: Sequence) -> list[int]:
-    """Where the narrow products of some weights begin, side by side; and, last, how wide they are together."""
-    ranks = [weight.rank if isinstance(weight, Adapted) else 0 for weight in weights]
-    return [sum(ranks[:i]) for i in range(len(ranks) + 1)]
+class AdaptedMaps:
+    """The part of a `Tape` that is about adapters."""
+
+    def __init__(self):
+        self._narrow: dict[int, Array] = {}  # by width: what adapters make of an input
+
+    def _make_narrow(self, x: Array, weights: Sequence, head: int | None) -> list[int]:
+        """The narrow products of x for all adapted ones of some weights, side by side; gives where each one's begin.
+
+        They go row by row with what row `head` of the table begins, if x comes from there.
+        """
+        ranks = [weight.rank if isinstance(weight, Adapted) else 0 for weight in weights]
+        *columns, width = places = [sum(ranks[:i]) for i in range(len(ranks) + 1)]
+        for weight, column in zip(weights, columns, strict=True):
+            if isinstance(weight, Adapted):
+                if width not in self._narrow:
+                    self._narrow[width] = self.buffer(width, own=True)
+                narrow = self._narrow[width]
+                fields = [x, x.shape[1], narrow, width, column, weight.down, weight.rank, weight.starts]
+                self._add("narrow_row", fields, None, source=x, target=narrow)
+                if head is not None and self._rows[head][t.TARGET_OWN]:  # each thread has x, as it needs what is narrow
+                    self._join(head)
+        return places
+
+    def _widen(self, x: Array, weight: Adapted, out: Array, column: int, places: list[int], i: int, pieces: int):
+        """Add what adapters make of x to the map of weight number i, from `column` of out on."""
+        narrow = self._narrow[places[-1]]
+        fields = [len(weight), out, out.shape[1], column, narrow, places[-1], places[i]]
+        self._add(
+            "widen_part", [*fields, weight.up, weight.rank, weight.starts], _twin(weight, x, out, column),
+            pieces=pieces, counted=t.OF_THE_WHOLE, source=narrow, target=out,
+        )  # fmt: skip
 
 
-def twin_of(weight: Adapted, x: Array, out: Array, column: int) -> Callable[[Step], None]:
+def _twin(weight: Adapted, x: Array, out: Array, column: int) -> Callable[[Step], None]:
     """What adapters add to the columns of `out` from `column` on, in NumPy."""
 
     def twin(step: Step) -> None:

@@ -15,6 +15,8 @@ from .table import (
     NUMBERS,
     OVER,
     OWN_ROW,
+    ROW_CHUNKS,
+    ROWS,
     SOURCE_OWN,
     TARGET_OWN,
 )
@@ -66,6 +68,12 @@ def vector(address, width):
 def chunk_at(step, index):
     """A row of the chunk table, int64."""
     return carray(int64_at(step[CHUNK_TABLE]), (step[CHUNKS], step[CHUNK_WIDTH]))[index]
+
+
+@inlined
+def chunk_of(step, row):
+    """The row of the chunk table that a row of the step belongs to."""
+    return chunk_at(step, carray(int64_at(step[ROW_CHUNKS]), step[ROWS])[row])
 
 
 @inlined

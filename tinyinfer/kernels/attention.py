@@ -40,8 +40,9 @@ TOGETHER = 4  # rows of queries that go over a block together
 
 @jit
 def attend(
-    queries, share, keys, key_scales, values, value_scales, blocks, first_block, start, begin, end, window, cap, states
-):
+    queries, share, keys, key_scales, values, value_scales, blocks, first_block, start, begin, end, window, cap,
+    slopes, sinks, states,
+):  # fmt: skip
     """Let rows of queries look at the positions from `begin` to `end`.
 
     queries  float32 [m, D], scaled: the `share` heads of the token at position `start`, then those of the next
@@ -49,6 +50,8 @@ def attend(
     key_scales, value_scales   float32 [all blocks, B], which int8 is multiplied with; else of size 0
     blocks   int64: where the sequence's blocks stand, from its block number `first_block` on
     window   how far back a token sees, itself counted; cap bends scores; 0 for neither
+    slopes   float32 [share] or of size 0: what a score loses with each position back
+    sinks    float32 [share] or of size 0: the score of looking at nothing
     states   float32 [m, D + 2], written here: weighted sum of values, largest score, sum of exponentials
     """
     m, dim = queries.shape
@@ -57,6 +60,8 @@ def attend(
     for i in range(m):
         fill(states[i], f32(0))
         states[i, dim] = LOWEST
+        if sinks.size:
+            states[i, dim], states[i, dim + 1] = sinks[i % share], f32(1)
     newest_block = (start + m // share - 1) // size
     for number in range(begin // size, (end + size - 1) // size):
         block, base = blocks[number - first_block], number * size
@@ -79,7 +84,10 @@ def attend(
                     _multiply(row, key_scales[block])
                 if cap > 0:
                     _bend(row, cap)
-                seen = _seen(start + (first + i) // share, base, size, begin, end, window)
+                position = start + (first + i) // share
+                if slopes.size:
+                    _lean(row, slopes[(first + i) % share], base - position)
+                seen = _seen(position, base, size, begin, end, window)
                 _to_shares(scores, i, low, high, seen, states, first + i)
                 if value_scales.size:
                     _multiply(row, value_scales[block])
@@ -183,6 +191,13 @@ def _bend(row, cap):
     for j in range(row.size):
         bent = exp(f32(2) * row[j] / cap)
         row[j] = cap * (f32(1) - f32(2) / (bent + f32(1)))
+
+
+@inlined
+def _lean(row, slope, place):
+    """row += slope * place, for places that grow by one."""
+    for j in range(row.size):
+        row[j] += slope * f32(place + j)
 
 
 @inlined

@@ -10,7 +10,7 @@ import numpy as np
 from numba import carray
 
 from . import pieces
-from .addresses import chunk_at, floats, numbers_at, row_at, share, source, step_at, target, vector
+from .addresses import chunk_at, chunk_of, floats, numbers_at, row_at, share, source, step_at, target, vector
 from .attention import attend, settle
 from .jit import Code, inlined
 from .memory import call_at, float32_at, int8_at, int16_at, int64_at
@@ -39,7 +39,6 @@ from .table import (
     POOLS,
     QUERY_TILE,
     ROW_BYTES,
-    ROW_CHUNKS,
     ROWS,
     SINGLE,
     START,
@@ -249,7 +248,7 @@ def _store(op, numbers, step, piece, cache_of, put):
     """A row's key and value of one head, the key normalised and turned."""
     num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
     row, g = piece // kv_heads, piece % kv_heads
-    chunk = _chunk_of(step, row)
+    chunk = chunk_of(step, row)
     heads = _heads(op, step)[row]
     key = np.empty(dim, np.float32)
     pieces.copy(heads[num_heads + g], key)
@@ -263,11 +262,6 @@ def _store(op, numbers, step, piece, cache_of, put):
     if key_scales.size:
         key_scales[block, place] = key_scale
         value_scales[block, place] = value_scale
-
-
-@inlined
-def _chunk_of(step, row):
-    return chunk_at(step, carray(int64_at(step[ROW_CHUNKS]), step[ROWS])[row])
 
 
 @inlined
@@ -295,6 +289,8 @@ def _attend(op_address, numbers, step_address, piece, cache_of):
         # nobody but this piece looks at the new token: it does what the operation before this one does for several
         before = op_address - ROW_BYTES
         call_at(row_at(before)[CODE], before, numbers, step_address, first * kv_heads + g)
+    slopes = vector(op[FIELDS + 12] + 4 * g * sharing, sharing if op[FIELDS + 12] else 0)
+    sinks = vector(op[FIELDS + 13] + 4 * g * sharing, sharing if op[FIELDS + 13] and stretch == 0 else 0)
     queries = np.empty((n * sharing, dim), np.float32)
     for i in range(n):
         for h in range(sharing):
@@ -308,7 +304,7 @@ def _attend(op_address, numbers, step_address, piece, cache_of):
     blocks, first_block = _blocks(op, chunk), _pool(op, chunk)[FIRST_BLOCK]
     attend(
         queries, sharing, keys, key_scales, values, value_scales, blocks, first_block,
-        start, begin, end, window, cap, states,
+        start, begin, end, window, cap, slopes, sinks, states,
     )  # fmt: skip
     result = carray(float32_at(out), (step[ROWS], num_heads, dim))
     for i in range(n):
@@ -370,7 +366,7 @@ def settle_row(op, numbers, step, row):
     """Put the looks at different stretches of the past together, where they were kept apart."""
     op, step = row_at(op), step_at(step)
     num_heads, dim, out = op[FIELDS : FIELDS + 3]
-    chunk = _chunk_of(step, row)
+    chunk = chunk_of(step, row)
     if chunk[FIRST_STATE] >= 0:
         states = _states(step, chunk, row, num_heads, dim)
         mixed = target(out, op, step, num_heads * dim)[row]

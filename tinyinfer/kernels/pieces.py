@@ -13,7 +13,7 @@ from . import simd
 from .jit import jit
 from .memory import float_bits
 
-SILU, GELU, GELU_TANH, RELU = range(4)
+SILU, GELU, GELU_TANH, RELU, RELU2 = range(5)
 
 f32 = types.float32
 
@@ -50,6 +50,27 @@ def rms_norm(x, weight, eps, out):
 
 
 @jit
+def layer_norm(x, weight, bias, eps, out):
+    """x float32 [n] less its mean, as `rms_norm`, plus bias [n], or of size 0 where there is none; out may be x."""
+    mean = f32(0)
+    for i in range(x.size):
+        mean += x[i]
+    mean /= f32(x.size)
+    for i in range(x.size):
+        out[i] = x[i] - mean
+    rms_norm(out, weight, eps, out)
+    if bias.size:
+        add(out, bias)
+
+
+@jit
+def clip(x, limit):
+    """x within -limit and limit, float32 [n]."""
+    for i in range(x.size):
+        x[i] = min(max(x[i], -limit), limit)
+
+
+@jit
 def copy(x, out):
     """out = x, float32 [n]. An assignment of slices does the same, and takes a second to compile."""
     for i in range(x.size):
@@ -83,7 +104,7 @@ def rotate(head, cos, sin):
 
 @jit
 def gated(gate, up, kind, out):
-    """activation(gate) * up, float32 [n] each; `kind` is SILU, GELU, GELU_TANH or RELU."""
+    """activation(gate) * up, float32 [n] each; `kind` is SILU, GELU, GELU_TANH, RELU or RELU2. out may be up."""
     if kind == SILU:
         whole = gate.size // 8 * 8
         for i in range(0, whole, 8):
@@ -101,9 +122,21 @@ def gated(gate, up, kind, out):
     elif kind == RELU:
         for i in range(gate.size):
             out[i] = max(gate[i], f32(0)) * up[i]
+    elif kind == RELU2:
+        for i in range(gate.size):
+            above = max(gate[i], f32(0))
+            out[i] = above * above * up[i]
     else:
         for i in range(gate.size):
             out[i] = f32(0.5) * gate[i] * (f32(1) + erf(gate[i] * f32(0.70710678))) * up[i]
+
+
+@jit
+def clamped(gate, up, limit, slope, out):
+    """min(gate, limit) * sigmoid(slope * gate) * (1 + up within +- limit), float32 [n] each."""
+    for i in range(gate.size):
+        x = min(gate[i], limit)
+        out[i] = x / (f32(1) + exp(-slope * x)) * (f32(1) + min(max(up[i], -limit), limit))
 
 
 @jit

@@ -14,11 +14,14 @@ def attend(
     scale: float,
     window: int | None = None,
     cap: float | None = None,
+    slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """The last n of T positions look at all that they may see.
 
     query float32 [n, H, D]; key, value float32 [T, G, D] of positions in a row, the last n of them the queries' own.
-    `window` counts the token itself; `cap` bends scores. Returns float32 [n, H, D].
+    `window` counts the token itself; `cap` bends scores. slopes [H]: what a score loses with each position back;
+    sinks [H]: the score of looking at nothing. Returns float32 [n, H, D].
     """
     n, heads, dim = query.shape
     total, kv_heads, _ = key.shape
@@ -36,8 +39,12 @@ def attend(
         if cap is not None:
             np.tanh(scores / np.float32(cap), out=scores)
             scores *= np.float32(cap)
-        _hide_unseen(scores.reshape(kv_heads, share, end - begin, last - first), window)
-        _softmax_in_place(scores)
+        apart = scores.reshape(kv_heads, share, end - begin, last - first)
+        if slopes is not None:
+            back = np.arange(last - end + begin, last)[:, None] - np.arange(first, last)
+            apart -= slopes.reshape(kv_heads, share, 1, 1) * back.astype(np.float32)
+        _hide_unseen(apart, window)
+        _softmax_in_place(apart, sinks)
         mixed = scores @ values[:, first:last]  # [G, share * tile, D]
         out[begin:end] = mixed.reshape(kv_heads, share, end - begin, dim).transpose(2, 0, 1, 3)
     return out.reshape(n, heads, dim)
@@ -56,7 +63,12 @@ def _hide_unseen(scores: np.ndarray, window: int | None) -> None:
     np.copyto(scores, np.float32(-np.inf), where=hidden)
 
 
-def _softmax_in_place(scores: np.ndarray) -> None:
-    scores -= scores.max(axis=-1, keepdims=True)
+def _softmax_in_place(scores: np.ndarray, sinks: np.ndarray | None) -> None:
+    largest = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        sinks = sinks.reshape(*scores.shape[:2], 1, 1)
+        largest = np.maximum(largest, sinks)
+    scores -= largest
     np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    total = scores.sum(axis=-1, keepdims=True)
+    scores /= total if sinks is None else total + np.exp(sinks - largest)

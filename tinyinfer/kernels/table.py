@@ -10,6 +10,7 @@
 CODE, OVER, PIECES, COUNTED, PARTS, WAIT, SOURCE_OWN, TARGET_OWN, FIELDS = range(9)
 OF_EACH_ROW, OF_THE_WHOLE, OF_EACH_LOOK, OF_EACH_ROW_OF_SEVERAL = range(4)
 COLUMNS = 24
+TAKES_CODES = COLUMNS - 1  # of an expert's linear map, which has no use for it otherwise: whether x comes in 8 bits
 ROW_BYTES = 8 * COLUMNS
 NUMBERS = 4  # float32 that go with a row
 

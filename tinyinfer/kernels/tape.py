@@ -22,7 +22,7 @@ from ..quant import PackedWeight, dequantize, dequantize_rows
 from ..quant.nf4 import expand_scales
 from . import plain
 from . import table as t
-from .adapted import Adapted, narrow_columns, plain_weight, twin_of
+from .adapted import Adapted, AdaptedMaps, plain_weight
 from .step import Step
 
 PIECE_BYTES = 1 << 15  # of a weight, claimed by a thread at a time
@@ -34,13 +34,13 @@ PACKED = {
     ("nf4", "float16"): "nf4",
     ("nf4", "float32"): "nf4_double",
 }
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 
 Array = np.ndarray
 Weight = np.ndarray | PackedWeight | Adapted
 
 
-class Tape:
+class Tape(AdaptedMaps):
     """The operations of a model, and the buffers that they hand on: float32 [most rows, width], of which a step uses
     the first rows. Operations run over a step's new tokens; with `wanted`, over the rows that need logits.
 
@@ -50,6 +50,7 @@ class Tape:
     """
 
     def __init__(self, most_rows: int, kv_dtype: str = "float32", threads: int | None = None):
+        super().__init__()
         self.most_rows, self.kv_dtype = most_rows, kv_dtype
         self._own_rows = 0
         if use_compiled():
@@ -66,7 +67,6 @@ class Tape:
         self._weights: dict[int, tuple[Weight, Weight]] = {}  # by id: as given, and as the kernels see it
         self._codes: dict[tuple[int, int], tuple[Array, Array, Array]] = {}  # a buffer as 8-bit codes
         self._current: set[tuple[int, int]] = set()  # which of those are of what the buffer now holds
-        self._narrow: dict[int, Array] = {}  # by width: what adapters make of an input
         self._last_head = 0  # the row of the table that the last operation is done with
         self._row_result: Array | None = None  # what the last operation wrote, if it goes row by row
 
@@ -77,16 +77,54 @@ class Tape:
             self._own.add(array.ctypes.data)
         return array
 
-    def norm(self, x: Array, weight: Array, eps: float, out: Array, total: Array | None = None, wanted=False) -> None:
-        """out = rms_norm(x) * weight; with `total`, also total += out."""
+    def norm(
+        self, x: Array, weight: Array, eps: float, out: Array, total: Array | None = None, wanted=False,
+        bias: Array | None = None, centered=False,
+    ) -> None:  # fmt: skip
+        """out = rms_norm(x) * weight; if `centered`, layer_norm(x) * weight + bias. With `total`, also total += out."""
 
         def twin(step: Step) -> None:
             n = len(step.wanted) if wanted else step.rows
-            out[:n] = reference.rms_norm(x[:n], weight, eps)
+            out[:n] = _normed(x[:n], weight, bias, eps, centered)
             if total is not None:
                 total[:n] += out[:n]
 
-        self._add("norm_row", [x, weight, out, x.shape[1], total], twin, (eps,), source=x, target=out, wanted=wanted)
+        fields = [x, weight, out, x.shape[1], total]
+        name, fields = ("layer_norm_row", [*fields, bias]) if centered else ("norm_row", fields)
+        self._add(name, fields, twin, (eps,), source=x, target=out, wanted=wanted)
+
+    def head_norm(self, x: Array, begin: int, count: int, weight: Array, bias, eps: float, centered: bool) -> None:
+        """Normalise `count` vectors of each row, side by side from column `begin` on, in place.
+
+        weight [n, D]: they take its rows in turn; bias [D] or None.
+        """
+        dim = weight.shape[1]
+
+        def twin(step: Step) -> None:
+            part = x[: step.rows, begin : begin + count * dim]
+            heads = part.reshape(step.rows, -1, len(weight), dim)
+            part[:] = _normed(heads, weight, bias, eps, centered).reshape(part.shape)
+
+        fields = [x, x.shape[1], begin, count, dim, weight, len(weight), bias]
+        self._add("head_norm_row", fields, twin, (eps, float(centered)), target=x)
+
+    def clip(self, x: Array, limit: float) -> None:
+        """x is kept within -limit and limit."""
+
+        def twin(step: Step) -> None:
+            np.clip(x[: step.rows], -np.float32(limit), np.float32(limit), out=x[: step.rows])
+
+        self._add("clip_row", [x, x.shape[1]], twin, (limit,), target=x)
+
+    def add_positions(self, x: Array, table: Array, offset: int) -> None:
+        """x += the rows of a float32 table that belong to the tokens' positions, from row `offset` on."""
+
+        def twin(step: Step) -> None:
+            for sequence, rows in step.slices():
+                first = sequence.length + offset
+                x[rows] += table[first : first + rows.stop - rows.start]
+
+        self._add("positions_row", [x, x.shape[1], table, offset], twin, target=x)
 
     def linear(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None], out: Array, add=False
@@ -99,30 +137,31 @@ class Tape:
         narrow = self._prepare(x, weights)
         column = 0
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            wait, head, pieces = i == len(weights) - 1, len(self._rows), _pieces(len(weight), weight.nbytes)
+            wait, head, pieces = i == len(weights) - 1, len(self._rows), pieces_of(len(weight), weight.nbytes)
             self._linear(x, plain_weight(weight), bias, out, column, add, wait, pieces)
             if isinstance(weight, Adapted):
                 self._widen(x, weight, out, column, narrow, i, pieces)
                 self._join(head, wait)
             column += len(weight)
 
-    def logits(self, x: Array, weight: Weight) -> None:
-        """The step's logits = x weight^T, for the rows that need them."""
+    def logits(self, x: Array, weight: Weight, bias: Array | None = None) -> None:
+        """The step's logits = x weight^T + bias, for the rows that need them."""
         self._quantize(x, [weight], wanted=True)
-        self._linear(x, weight, None, None, 0, False)
+        self._linear(x, weight, bias, None, 0, False)
 
     def gated_linear(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None], activation: str, both: Array,
-        out: Array, readers: Sequence[Weight] = (),
+        out: Array, readers: Sequence[Weight] = (), clamp: tuple[float, float] | None = None,
     ) -> None:  # fmt: skip
         """out = activation(gate) * up, where gate and up are x times the two weights, of one shape, plus biases.
 
+        With a single weight, out = activation(up). `clamp`: limit and slope of gpt-oss's gate, see `reference.gated`.
         A piece of it goes through in one go, for all rows; also into codes, for those `readers` of it that take codes.
-        `both` [rows, 2 width] holds what is between.
+        `both` [rows, width of all weights] holds what is between.
         """
         narrow = self._prepare(x, weights)
         width = out.shape[1]
-        pieces = _pieces(width, sum(weight.nbytes for weight in weights))
+        pieces = pieces_of(width, sum(weight.nbytes for weight in weights))
         head = len(self._rows)
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             self._linear(x, plain_weight(weight), bias, both, i * width, False, pieces=pieces)
@@ -130,12 +169,17 @@ class Tape:
                 self._widen(x, weight, both, i * width, narrow, i, pieces)
 
         def twin(step: Step) -> None:
-            gate, up = np.split(both[: step.rows], 2, axis=-1)
-            out[: step.rows] = reference.activation(activation, gate) * up
+            *gate, up = np.split(both[: step.rows], len(weights), axis=-1)
+            if clamp:
+                out[: step.rows] = reference.clamped(gate[0], up, *clamp)
+            else:
+                bent = reference.activation(activation, gate[0] if gate else up)
+                out[: step.rows] = bent * up if gate else bent
 
+        name = "clamped_part" if clamp else "gated_part" if len(weights) == 2 else "activated_part"
         fields = [both, width, ACTIVATIONS.index(activation), out]
-        self._add("gated_part", fields, twin, pieces=pieces, counted=t.OF_THE_WHOLE, target=out)
-        for groups in _group_counts(readers):
+        self._add(name, fields, twin, clamp or (), pieces=pieces, counted=t.OF_THE_WHOLE, target=out)
+        for groups in group_counts(readers):
             self._add_codes("quantize_part", out, groups, pieces=pieces, counted=t.OF_THE_WHOLE)
         self._join(head)
 
@@ -147,17 +191,20 @@ class Tape:
             result = x[:n] @ floats.T + (0 if bias is None else bias)
             np.copyto(target, target + result if add else result)
 
+        name, fields = self._linear_fields(x, weight, bias, out, column, add)
+        self._add(
+            name, fields, twin, wanted=out is None, pieces=pieces or pieces_of(len(weight), weight.nbytes),
+            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
+        )  # fmt: skip
+
+    def _linear_fields(self, x, weight, bias, out, column, add) -> tuple[str, list]:
+        """What the operation of a linear map is called, and its fields."""
         kind, fields = self._weight(weight)
         rows, codes = len(weight), [x]
         if isinstance(weight, PackedWeight):
             codes = self._codes[x.ctypes.data, weight.codes.shape[1]]
         where = [rows, out, rows if out is None else out.shape[1], column, bias, add]
-        fields = [*where, *codes, *fields]
-        name = f"linear_{kind}"
-        self._add(
-            name, fields, twin, wanted=out is None, pieces=pieces or _pieces(rows, weight.nbytes),
-            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
-        )  # fmt: skip
+        return f"linear_{kind}", [*where, *codes, *fields]
 
     def embed(self, table: Weight, factor: float, out: Array) -> None:
         """out = the table's rows of the step's tokens, times a factor."""
@@ -185,39 +232,15 @@ class Tape:
         return PACKED[weight.scheme, weight.scales.dtype.name], fields
 
     def _prepare(self, x: Array, weights: Sequence[Weight]) -> list[int]:
-        """What linear maps need beside x: codes, and what adapters make of it; gives where in that each begins.
-
-        What is there row by row goes on row by row.
-        """
+        """What linear maps need beside x; see `_quantize` and `_make_narrow`."""
         head = self._last_head if self._row_result is x else None
         self._quantize(x, weights)
-        *columns, width = places = narrow_columns(weights)
-        for weight, column in zip(weights, columns, strict=True):
-            if isinstance(weight, Adapted):
-                narrow = self._narrow_buffer(width)
-                fields = [x, x.shape[1], narrow, width, column, weight.down, weight.rank, weight.starts]
-                self._add("narrow_row", fields, None, source=x, target=narrow)
-                if head is not None and self._rows[head][t.TARGET_OWN]:  # as it is here
-                    self._join(head)
-        return places
-
-    def _narrow_buffer(self, width: int) -> Array:
-        if width not in self._narrow:
-            self._narrow[width] = self.buffer(width, own=True)
-        return self._narrow[width]
-
-    def _widen(self, x: Array, weight: Adapted, out: Array, column: int, places: list[int], i: int, pieces: int):
-        narrow = self._narrow[places[-1]]
-        fields = [len(weight), out, out.shape[1], column, narrow, places[-1], places[i]]
-        self._add(
-            "widen_part", [*fields, weight.up, weight.rank, weight.starts], twin_of(weight, x, out, column),
-            pieces=pieces, counted=t.OF_THE_WHOLE, source=narrow, target=out,
-        )  # fmt: skip
+        return self._make_narrow(x, weights, head)
 
     def _quantize(self, x: Array, weights: Sequence[Weight], wanted: bool = False) -> None:
         """x as 8-bit codes for the quantized weights among those that follow; in NumPy they take x as it is."""
         head = self._last_head if self._row_result is x else None
-        for groups in _group_counts(weights):
+        for groups in group_counts(weights):
             if (x.ctypes.data, groups) not in self._current:
                 self._add_codes("quantize_row", x, groups, wanted=wanted)
                 if head is not None:  # what is there row by row becomes codes row by row
@@ -233,13 +256,14 @@ class Tape:
 
     def attention(
         self, heads: Array, shape: tuple[int, int, int], out: Array, rope: int, half: int, norms, eps: float,
-        pool: int, layer: int, window: int | None, scale: float, cap: float | None,
+        pool: int, layer: int, window: int | None, scale: float, cap: float | None, slopes: Array | None = None,
+        sinks: Array | None = None,
     ) -> None:  # fmt: skip
         """Store keys and values, and out [rows, H * D] = what every query sees in its own sequence.
 
         heads holds [rows, H + 2 G, D] of `shape` (H, G, D), as the linear maps left it. Queries and keys are normalised
         by `norms`, weights [D] or None for either, and 2 * `half` of their numbers turned by rotation `rope`.
-        pool, layer: where the layer's keys and values are.
+        pool, layer: where the layer's keys and values are. slopes, sinks: see `plain.attend`.
         """
         num_heads, kv_heads, dim = shape
 
@@ -256,13 +280,14 @@ class Tape:
                 table = sequence.tables[pool]
                 table.store(layer, sequence.length, key[rows], split[rows, -kv_heads:])
                 seen = table.load(layer, table.first_position, sequence.length + rows.stop - rows.start)
-                out[rows] = plain.attend(query[rows], *seen, scale, window, cap).reshape(-1, num_heads * dim)
+                mixed = plain.attend(query[rows], *seen, scale, window, cap, slopes, sinks)
+                out[rows] = mixed.reshape(-1, num_heads * dim)
 
         place = [heads, *shape, rope, half, *norms, pool, layer]
         numbers = eps, scale, cap or 0
         self._add(f"store_{self.kv_dtype}", place, None, numbers, pieces=kv_heads, counted=t.OF_EACH_ROW_OF_SEVERAL)
         self._add(
-            f"attend_{self.kv_dtype}", [*place, out, window or 0], twin, numbers,
+            f"attend_{self.kv_dtype}", [*place, out, window or 0, slopes, sinks], twin, numbers,
             pieces=kv_heads, counted=t.OF_EACH_LOOK,
         )  # fmt: skip
         self._add("settle_row", [num_heads, dim, out], None, target=out)
@@ -283,10 +308,7 @@ class Tape:
         for row, numbers in zip(self._table_numbers, self._numbers, strict=True):
             row[: len(numbers)] = numbers
         if use_compiled():
-            from . import embedding, linear, lora, operations
-
-            codes = {**vars(operations), **vars(linear), **vars(embedding), **vars(lora)}
-            self._table[:, t.CODE] = [codes[name].address for name in self._names]
+            self._table[:, t.CODE] = list(map(code_of, self._names))
 
     def run(self, step: Step) -> None:
         """Do everything, for the rows of this step."""
@@ -348,12 +370,24 @@ class Tape:
         return int(value)
 
 
-def _pieces(rows: int, nbytes: int) -> int:
+def code_of(name: str) -> int:
+    """The address of an operation's compiled code."""
+    from . import embedding, grouped, linear, lora, operations, rows
+
+    rooms = operations, linear, embedding, rows, grouped, lora
+    return next(vars(room)[name].address for room in rooms if name in vars(room))
+
+
+def _normed(x: Array, weight: Array, bias: Array | None, eps: float, centered: bool) -> Array:
+    return reference.layer_norm(x, weight, bias, eps) if centered else reference.rms_norm(x, weight, eps)
+
+
+def pieces_of(rows: int, nbytes: int) -> int:
     """Into how many pieces to deal out a weight of so many rows; a piece is at least 32."""
     return max(1, min(nbytes // PIECE_BYTES, -(-rows // 32)))
 
 
-def _group_counts(weights: Sequence[Weight]) -> list[int]:
+def group_counts(weights: Sequence[Weight]) -> list[int]:
     """Into how many groups the quantized ones among some weights take a row of x."""
     plain = map(plain_weight, weights)
     return list(dict.fromkeys(weight.codes.shape[1] for weight in plain if isinstance(weight, PackedWeight)))
