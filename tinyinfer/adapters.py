@@ -60,7 +60,7 @@ class Adapters:
         if isinstance(folders, str | os.PathLike):
             folders = [folders]
         if not isinstance(folders, Sequence | Mapping):
-            raise BadRequest(f"lora should be folders of adapters, found {str(folders)[:80]!r}", "lora")
+            raise BadRequest(f"lora should be folders of adapters, found {repr(folders)[:80]}", "lora")
         scales = folders if isinstance(folders, Mapping) else dict.fromkeys(folders, 1.0)
         if not isinstance(folders, Mapping) and len(scales) < len(folders):
             raise BadRequest("an adapter was given twice", "lora")
@@ -73,7 +73,7 @@ class Adapters:
         if isinstance(wish, str):
             wish = [wish]
         if not isinstance(wish, Sequence | Mapping):
-            raise BadRequest(f"adapters should be names, found {str(wish)[:80]!r}", "adapters")
+            raise BadRequest(f"adapters should be names, found {repr(wish)[:80]}", "adapters")
         pairs = list(wish.items()) if isinstance(wish, Mapping) else [_pair(one) for one in wish]
         names = [name for name, _ in pairs]
         if repeated := next((name for name in names if names.count(name) > 1), None):
@@ -91,11 +91,11 @@ def _pair(wish: str | tuple[str, float]) -> tuple[str, float]:
     if isinstance(wish, str):
         return wish, 1.0
     if not isinstance(wish, tuple | list) or len(wish) != 2 or not isinstance(wish[0], str):
-        raise BadRequest(f"adapters should be names, or names with a scale, found {str(wish)[:80]!r}", "adapters")
+        raise BadRequest(f"adapters should be names, or names with a scale, found {repr(wish)[:80]}", "adapters")
     return wish[0], wish[1]
 
 
 def _checked_scale(name: str, scale: float) -> float:
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise BadRequest(f"the scale of adapter {name!r} should be a number, found {str(scale)[:40]!r}", "adapters")
+        raise BadRequest(f"the scale of adapter {name!r} should be a number, found {repr(scale)[:40]}", "adapters")
     return float(scale)
