@@ -46,7 +46,9 @@ def adapted(seed: int, rows: int, columns: int, form: str | None = None, ranks: 
     weight, total = random(seed, rows, columns) / f32(np.sqrt(columns)), sum(ranks)
     down, up = random(seed + 1, total, columns) / f32(np.sqrt(columns)), random(seed + 2, total, rows) / 3
     starts = np.cumsum([0, *ranks], dtype=np.int64)
-    return Adapted(quantize(weight, form) if form else weight, down, up, starts)
+    apart = np.zeros((total, rows + 5), f32)[:, :rows]  # rows need not lie next to each other
+    apart[:] = up
+    return Adapted(quantize(weight, form) if form else weight, down, apart, starts)
 
 
 def added(x: np.ndarray, weight: Adapted, step: Step) -> np.ndarray:

@@ -26,7 +26,7 @@ class Adapted:
 
     weight: np.ndarray | PackedWeight
     down: Array  # float32 [all ranks, in]
-    up: Array  # float32 [all ranks, out]: transposed, and with the adapter's own scale in it
+    up: Array  # float32 [all ranks, out]: transposed, and with the adapter's own scale in it; rows may lie apart
     starts: Array  # int64 [adapters + 1]
 
     def __len__(self) -> int:
@@ -77,7 +77,8 @@ class AdaptedMaps:
         narrow = self._narrow[places[-1]]
         fields = [len(weight), out, out.shape[1], column, narrow, places[-1], places[i]]
         self._add(
-            "widen_part", [*fields, weight.up, weight.rank, weight.starts], _twin(weight, x, out, column),
+            "widen_part", [*fields, weight.up, weight.up.strides[0] // 4, weight.rank, weight.starts],
+            _twin(weight, x, out, column),
             pieces=pieces, counted=t.OF_THE_WHOLE, source=narrow, target=out,
         )  # fmt: skip
 

@@ -65,9 +65,9 @@ def _four_products(x, weights, rank, last, scale, out):
 def widen_part(op, numbers, step, piece):
     """out += up^T narrow: a piece's share of the columns of all rows."""
     op, step = row_at(op), step_at(step)
-    rows, out, width, out_column, narrow, narrow_width, column, up, ranks, starts = op[FIELDS : FIELDS + 10]
+    rows, out, width, out_column, narrow, narrow_width, column, up, stride, ranks, starts = op[FIELDS : FIELDS + 11]
     begin, end = share(rows, piece, op[PIECES]), share(rows, piece + 1, op[PIECES])
-    factors, weights = source(narrow, op, step, narrow_width), floats(up, ranks, rows)
+    factors, weights = source(narrow, op, step, narrow_width), floats(up, ranks, stride)
     result = floats(out, step[op[OVER]], width)
     for row in range(step[op[OVER]]):
         sums = result[row, out_column : out_column + rows]

@@ -25,6 +25,7 @@ ADAPTABLE = (
     "query", "key", "value", "output", "query_down", "query_up", "latent", "rotary_key",
     "gate", "up", "down", "router", "shared_gate", "shared_up", "shared_down",
 )  # fmt: skip
+APART = 16  # numbers between rows: at a power of two from each other they would fall on the same lines of the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +173,7 @@ def adapted_layers(
 def _adapted(weight: Tensor, pairs: Sequence[LowRank | None]) -> Adapted:
     there = [pair for pair in pairs if pair is not None]
     down = np.concatenate([to_float32(pair.down) for pair in there])
-    up = np.concatenate([to_float32(pair.up).T * np.float32(pair.scale) for pair in there])
+    up = np.empty((len(down), len(weight) + APART), np.float32)[:, : len(weight)]
+    np.concatenate([to_float32(pair.up).T * np.float32(pair.scale) for pair in there], out=up)
     ranks = [0 if pair is None else len(pair.down) for pair in pairs]
-    return Adapted(weight, down, np.ascontiguousarray(up), np.cumsum([0, *ranks], dtype=np.int64))
+    return Adapted(weight, down, up, np.cumsum([0, *ranks], dtype=np.int64))
