@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiny_models import random_model
+from tests.tiny_models import golden_folder, random_model
 from tinyinfer.checkpoint.quantized import (
     quantization_plan,
     quantize_checkpoint,
@@ -59,6 +59,36 @@ def tied(tmp_path: Path) -> Checkpoint:
 def kinds(checkpoint: Checkpoint, **choices: Any) -> dict[str, str]:
     plan = quantization_plan(checkpoint.tensors, **choices)
     return {name: kind.name if isinstance(kind, Form) else dtype_name(kind) for name, kind in plan.items()}
+
+
+KEPT = {
+    "gpt2": ["transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.1.mlp.c_proj.weight"],
+    "opt": ["model.decoder.embed_positions.weight"],
+    "mixtral": ["model.layers.0.block_sparse_moe.gate.weight"],
+    "deepseek-v3-mla": ["model.layers.1.mlp.gate.weight"],
+    "gpt-oss": ["model.layers.0.mlp.router.weight"],
+    "cohere-qk-norm": ["model.layers.0.self_attn.q_norm.weight"],
+}
+ENDS = {
+    "gpt2": ("transformer.wte.weight", None),
+    "gpt-neox": ("embed_out.weight", "gpt_neox.embed_in.weight"),
+    "bloom-alibi": ("lm_head.weight", "transformer.word_embeddings.weight"),
+}
+
+
+@pytest.mark.parametrize("name", sorted({*KEPT, *ENDS, "starcoder2"}))
+def test_what_other_families_call_their_tensors(name: str):
+    found = kinds(open_checkpoint(golden_folder(name)), scheme="int4")
+    for kept in KEPT.get(name, []):
+        assert found[kept] == "bfloat16"
+    head, embedding = ENDS.get(name, (None, None))
+    assert head is None or found[head] == "int8-g32"
+    assert embedding is None or found[embedding] == "bfloat16"
+    maps = [key for key in found if key.endswith(("fc1.weight", "dense.weight", "down_proj.weight", "o_proj.weight"))]
+    if name == "starcoder2":
+        maps += ["model.layers.0.mlp.c_fc.weight", "model.layers.0.mlp.c_proj.weight"]
+    assert all(found[key] == "int4-g32" for key in maps)
+    assert maps or name == "gpt2"
 
 
 # ---- what becomes of each tensor

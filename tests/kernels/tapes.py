@@ -34,7 +34,7 @@ def tape_with(tape: Tape, team: threads.Team) -> Tape:
 def cache_of(windows: list[int | None], kv_heads: int, dim: int, block_size: int, dtype: str = "float32") -> KVCache:
     """A cache without a model, a layer for each window; what was never stored is NaN."""
     layers = [SimpleNamespace(window=window) for window in windows]
-    cache = KVCache(SimpleNamespace(layers=layers, num_kv_heads=kv_heads, head_dim=dim), block_size, dtype)
+    cache = KVCache(SimpleNamespace(layers=layers, cache_shape=(kv_heads, dim)), block_size, dtype)
     for pool in cache.pools:
         pool.grow(256)
         for array in pool._arrays:
@@ -57,12 +57,13 @@ def play(
     shape: tuple[int, int, int] = (1, 1, 1),
     most: int = 300,
     kv_dtype: str = "float32",
+    tape: type[Tape] = Tape,
 ) -> Tape:
     """Write a tape and run it once, compiled by a team of that many, or in NumPy where that is None."""
-    tape = Tape(most, kv_dtype, team)
-    write(tape)
-    tape.finish(shape[0], shape[2])
+    written = tape(most, kv_dtype, team)
+    write(written)
+    written.finish(shape[0], shape[2])
     with pytest.MonkeyPatch.context() as patch:
         run_by(patch, team)
-        tape.run(step)
-    return tape
+        written.run(step)
+    return written

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tiny_models import CONFIG, WINDOWED, random_model
+from tests.tiny_models import CONFIG, GOLDEN, WINDOWED, random_model
 from tinyinfer.cache import KVCache
+from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import read_config
 from tinyinfer.lab.cost import cache_bytes, multiply_adds, tensor_bytes, weight_bytes, weight_forms
 from tinyinfer.model.tensors import collect_tensors
@@ -62,6 +63,19 @@ def test_quantized_matrices():
     macs = multiply_adds(tensors, 5, 2)
     assert macs["int8"] == 5 * 3 * 3 * HIDDEN * INNER
     assert macs["float32"] == 5 * 3 * (LAYER - 3 * HIDDEN * INNER) + 2 * HEAD
+
+
+def test_of_experts_those_that_are_used_are_read():
+    """Two of four by each token: half of them by one token, three quarters by two that choose at random."""
+    checkpoint = open_checkpoint(GOLDEN / "mixtral")
+    tensors = collect_tensors(read_config(checkpoint.config), checkpoint.tensors)
+    hidden, inner, q, kv, vocab, layers = 64, 96, 64, 32, 320, 3
+    experts = layers * 4 * 3 * hidden * inner
+    shared = layers * (2 * hidden * (q + kv) + 4 * hidden) + vocab * hidden  # and routers
+    norms = hidden * (2 * layers + 1)
+    assert weight_bytes(tensors, 1) == 2 * (shared + experts / 2 + hidden) + 4 * norms
+    assert weight_bytes(tensors, 2) == 2 * (shared + experts * 3 / 4 + 2 * hidden) + 4 * norms
+    assert multiply_adds(tensors, 5, 1)["float32"] == 5 * (shared - vocab * hidden + experts / 2) + vocab * hidden
 
 
 def test_quantized_scales_are_read_as_floats():

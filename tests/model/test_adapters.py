@@ -132,7 +132,10 @@ def test_a_merged_folder_holds_the_sums_rounded_once(tmp_path: Path, name: str, 
 
 @pytest.mark.parametrize("name", BASES)
 def test_a_merged_model_runs_as_the_adapter_live(tmp_path: Path, name: str):
-    """In float32 but for rounding; in bfloat16 weights are off by 2^-9 of themselves, which moves logits of order 1."""
+    """In float32 but for rounding; in bfloat16 weights are off by up to 2^-8 of themselves.
+
+    That moves logits of order 1 a little, and may send a token or two of 24 to another expert.
+    """
     checkpoint, config = base(BASES[name])
     one, ids = adapter(name), golden(name)["input_ids"]
     model = model_of(BASES[name])
@@ -142,7 +145,8 @@ def test_a_merged_model_runs_as_the_adapter_live(tmp_path: Path, name: str):
         write_folder(merged(checkpoint, config, [(one, 1.0)], dtype), tmp_path / dtype, dtype)
         tensors = open_checkpoint(tmp_path / dtype).tensors
         found = logits(Model(config, collect_tensors(config, tensors)), ids)
-        assert np.abs(found - live).max() < bound
+        differences = np.sort(np.abs(found - live).max(axis=1))
+        assert differences[-1 if dtype == "float32" else -3] < bound
 
 
 # ---- beside each other
@@ -269,6 +273,38 @@ def test_experts_are_refused(tmp_path: Path):
     rewritten(folder, stored | more)
     with pytest.raises(UnsupportedModel, match=r"experts\.3\.w1' can't be adapted in MixtralForCausalLM"):
         open_adapter(folder, base("mixtral")[1])
+
+
+def test_routers_and_what_all_tokens_share(tmp_path: Path):
+    """PEFT finds no linear maps there in transformers 5, but did before; live they are as merged, by the reference."""
+    checkpoint, config = base("deepseek-v3-mla")
+    rng, tensors = np.random.default_rng(3), {}
+    names = ["gate", *(f"shared_experts.{name}_proj" for name in ("gate", "up", "down"))]
+    for layer in (1, 2):
+        for name in names:
+            rows, columns = checkpoint.tensors[f"model.layers.{layer}.mlp.{name}.weight"].shape
+            stem = f"{layer}.mlp.{name}.lora_"
+            tensors[prefixed(f"{stem}A")] = rng.standard_normal((3, columns)).astype("f4") / 8
+            tensors[prefixed(f"{stem}B")] = rng.standard_normal((rows, 3)).astype("f4") / 4
+    folder = changed(tmp_path, r=3, target_modules=[f"mlp.{name}" for name in names])
+    rewritten(folder, tensors)
+    one, ids = open_adapter(folder, config), golden("deepseek-v3-latent")["input_ids"]
+    added = merged(checkpoint, config, [(one, 1.0)], "float32").tensors
+    expected = reference.forward(config, collect_tensors(config, added), ids)
+    model = model_of("deepseek-v3-mla")
+    model.set_adapters([one])
+    assert np.abs(logits(model, ids, [(one, 1.0)]) - expected).max() < TOLERANCE
+    assert np.abs(logits(model, ids) - expected).max() > 0.01
+
+
+def test_what_stands_for_keys_and_values_is_refused(tmp_path: Path):
+    folder = changed(tmp_path, "deepseek-v3-latent", target_modules=r".*")
+    stored = tensors_of(folder)
+    stem = "0.self_attn.kv_b_proj.lora_"
+    more = {prefixed(f"{stem}A"): np.zeros((4, 32), "f4"), prefixed(f"{stem}B"): np.zeros((128, 4), "f4")}
+    rewritten(folder, stored | more)
+    with pytest.raises(UnsupportedModel, match="kv_b_proj' can't be adapted in DeepseekV3ForCausalLM"):
+        open_adapter(folder, base("deepseek-v3-mla")[1])
 
 
 def test_a_merge_needs_its_tensor():

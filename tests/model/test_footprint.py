@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.tiny_models import ARCHITECTURES, VARIANTS, golden_folder
 from tinyinfer.cache import KV_DTYPES, KVCache
+from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import read_config
 from tinyinfer.model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
 
@@ -34,6 +36,25 @@ def config(**changes):
 )
 def test_parameters(changes, difference):
     assert parameters(config(**changes)) == LLAMA_PARAMETERS + difference
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES + VARIANTS)
+def test_parameters_are_what_checkpoints_hold(name: str):
+    """Golden folders hold no buffers; a tied head is not there, or not counted."""
+    checkpoint = open_checkpoint(golden_folder(name))
+    facts = read_config(checkpoint.config)
+    sizes = {key: array.size for key, array in checkpoint.tensors.items()}
+    assert parameters(facts) == sum(size for key, size in sizes.items() if not (facts.tied and "lm_head" in key))
+
+
+def test_short_vectors_are_kept_for_all_heads():
+    """Once as keys and once as values: of 32 and 16 numbers, in 3 layers."""
+    facts = read_config(open_checkpoint(golden_folder("deepseek-v3-mla")).config)
+    assert kv_bytes_per_token(facts, "float16") == 3 * 2 * (32 + 16) * 2
+    assert kv_bytes_per_token(facts, "int8") == 3 * 2 * (32 + 16 + 4)
+    cache = KVCache(facts, block_size=10, dtype="float32")
+    cache.sequence().reserve(30)
+    assert cache.nbytes == kv_bytes(facts, 30, "float32")
 
 
 def test_keys_and_values_grow_with_every_token():

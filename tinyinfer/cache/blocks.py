@@ -100,7 +100,7 @@ class KVCache:
         self.block_size, self.dtype = block_size, dtype
         windows = [layer.window for layer in config.layers]
         kinds = list(dict.fromkeys(windows))
-        shape = config.num_kv_heads, config.head_dim, block_size
+        shape = *config.cache_shape, block_size
         self.pools = [BlockPool(windows.count(kind), kind, *shape, dtype) for kind in kinds]
 
     def sequence(self) -> Sequence:

@@ -85,7 +85,8 @@ def quantization_plan(
     Matrices take the form that `scheme`, `group_size`, `symmetric`, `double` name (`quant.find_form`). The head takes
     `head`: a scheme, a form, or "float32", "bfloat16", "float16". The embedding takes `embedding`, likewise, and stays
     as it is where that is None; but an embedding without a head beside it is the head, and takes `head`. Tensors whose
-    name the regular expression `keep` finds stay as they are, and so does what is not floats. Vectors become float32.
+    name the regular expression `keep` finds stay as they are, and so does what is not floats, what is no linear map,
+    what chooses experts, and what is stored transposed. Vectors become float32.
     Raises `BadRequest` for a form that does not exist, for a `keep` that is no expression or finds nothing, and where
     nothing would be quantized.
     """
@@ -101,7 +102,7 @@ def quantization_plan(
         as_it_is = already.get(name, dtype)
         if name in kept or dtype not in FLOAT_DTYPES:
             return as_it_is
-        if len(shape) != 2 or 0 in shape or not name.endswith(".weight"):
+        if len(shape) != 2 or 0 in shape or not name.endswith(".weight") or _OTHERS.search(name):
             return as_it_is if len(shape) > 1 else np.dtype("<f4")
         if _is_embedding(name):
             return (embedding_kind or as_it_is) if has_head else head_kind
@@ -132,12 +133,20 @@ def _found(keep: str | None, names: Mapping[str, Any]) -> set[str]:
     return found
 
 
+# Matrices that no vector is multiplied with: of positions, and norms of heads. Routers, whose errors send a token
+# elsewhere. And those of GPT-2, which are stored as [in, out].
+_OTHERS = re.compile(
+    r"(wpe|embed_positions|norm|\.gate|\.router)\.weight$|(^|\.)h\.\d+\.(attn|mlp)\.c_(attn|fc|proj)\.weight$"
+)
+_EMBEDDINGS = ("embed_tokens.weight", "word_embeddings.weight", "wte.weight", "embed_in.weight")
+
+
 def _is_head(name: str) -> bool:
-    return name.endswith("lm_head.weight")
+    return name.endswith(("lm_head.weight", "embed_out.weight"))
 
 
 def _is_embedding(name: str) -> bool:
-    return name.endswith("embed_tokens.weight")
+    return name.endswith(_EMBEDDINGS)
 
 
 # ---- carrying it out

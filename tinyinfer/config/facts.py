@@ -142,6 +142,11 @@ class ModelConfig:
         return self.latent.value_dim if self.latent else self.head_dim
 
     @property
+    def cache_shape(self) -> tuple[int, int]:
+        """Heads and dimensions of what is kept of a token, as its key and as its value."""
+        return (1, self.latent.rotary + self.latent.rank) if self.latent else (self.num_kv_heads, self.head_dim)
+
+    @property
     def context(self) -> int:
         """Tokens that a text may have unless the caller says otherwise; dynamic scaling and yarn stretch what was."""
         stretched = [int(rope.original_length * rope.factor) for rope in self._ropes("dynamic", "yarn")]

@@ -14,13 +14,16 @@ from numba import types
 
 from .jit import inlined, jit
 from .pieces import exp, fill
+from .processor import uses
 from .simd import (
     add,
+    at_most,
     broadcast_float,
     exponential,
     highest,
     load_float,
     load_floats,
+    load_sixteen,
     maximum,
     multiply_add,
     no_floats,
@@ -31,11 +34,18 @@ from .simd import (
     subtract,
     times,
     total,
+    zeros_like,
 )  # fmt: skip
 
 f32 = types.float32
 LOWEST = f32(-3.4e38)  # below any score; minus infinity less itself would be NaN
 TOGETHER = 4  # rows of queries that go over a block together
+SPAN = 128  # positions, in whole blocks, whose scores become shares in one go
+
+# Rows of queries: each once, for one register of keys or of values; and each twice, with the places of two registers.
+LANES, load_wide = (16, load_sixteen) if uses("avx512f") else (8, load_floats)
+THREE = (0, 1, 2), (0, 0, 1, 1, 2, 2), (0, LANES) * 3
+FOUR = (0, 1, 2, 3), (0, 0, 1, 1, 2, 2, 3, 3), (0, LANES) * 4
 
 
 @jit
@@ -56,98 +66,105 @@ def attend(
     """
     m, dim = queries.shape
     size = keys.shape[2]
-    scores = np.empty((TOGETHER, (size + 7) // 8 * 8), np.float32)
+    span = max(SPAN // size, 1)  # blocks
+    scores = np.empty((TOGETHER, (span * size + 7) // 8 * 8), np.float32)
     for i in range(m):
         fill(states[i], f32(0))
         states[i, dim] = LOWEST
         if sinks.size:
             states[i, dim], states[i, dim + 1] = sinks[i % share], f32(1)
     newest_block = (start + m // share - 1) // size
-    for number in range(begin // size, (end + size - 1) // size):
-        block, base = blocks[number - first_block], number * size
-        # by itself the processor does not look beyond a page
-        ahead = (blocks[min(number + 1, newest_block) - first_block] - block) * dim * size
+    for number in range(begin // size, (end + size - 1) // size, span):
+        base = number * size
         for first in range(0, m, TOGETHER):
             count = min(m - first, TOGETHER)
             oldest, newest = start + first // share, start + (first + count - 1) // share
-            low, _ = _seen(oldest, base, size, begin, end, window)
-            _, high = _seen(newest, base, size, begin, end, window)
+            low, _ = _seen(oldest, base, span * size, begin, end, window)
+            _, high = _seen(newest, base, span * size, begin, end, window)
             if low >= high:
                 continue
-            if count == 1:
-                _score_one(queries, first, keys, block, ahead, scores)
-            else:
-                _score_four(queries, first, count, keys, block, ahead, scores)
-            for i in range(count):
-                row = scores[i]
+            for i in range(low // size, (high + size - 1) // size):
+                block = blocks[number + i - first_block]
+                # by itself the processor does not look beyond a page
+                ahead = (blocks[min(number + i + 1, newest_block) - first_block] - block) * dim * size
+                if count == 1:
+                    _score_one(queries, first, keys, block, ahead, scores, i * size)
+                elif count == 3:
+                    _score(queries, first, count, THREE, keys, block, ahead, scores, i * size)
+                else:
+                    _score(queries, first, count, FOUR, keys, block, ahead, scores, i * size)
                 if key_scales.size:
-                    _multiply(row, key_scales[block])
+                    for row in range(count):
+                        _multiply(scores[row, i * size :], key_scales[block])
+            for i in range(count):
                 if cap > 0:
-                    _bend(row, cap)
+                    _bend(scores[i, low:high], cap)
                 position = start + (first + i) // share
                 if slopes.size:
-                    _lean(row, slopes[(first + i) % share], base - position)
-                seen = _seen(position, base, size, begin, end, window)
+                    _lean(scores[i, low:high], slopes[(first + i) % share], base + low - position)
+                seen = _seen(position, base, span * size, begin, end, window)
                 _to_shares(scores, i, low, high, seen, states, first + i)
+            for i in range(low // size, (high + size - 1) // size):
+                block = blocks[number + i - first_block]
+                ahead = (blocks[min(number + i + 1, newest_block) - first_block] - block) * dim * size
                 if value_scales.size:
-                    _multiply(row, value_scales[block])
-            if count == 1:
-                _mix_one(scores, low, high, values, block, ahead, states, first)
-            else:
-                _mix_four(scores, low, high, values, block, ahead, states, first, count)
+                    for row in range(count):
+                        _multiply(scores[row, i * size :], value_scales[block])
+                part = max(low - i * size, 0), min(high - i * size, size)
+                if count == 1:
+                    _mix_one(scores, i * size, part, values, block, ahead, states, first)
+                elif count == 3:
+                    _mix_several(scores, i * size, part, values, block, ahead, states, first, count, THREE)
+                else:
+                    _mix_several(scores, i * size, part, values, block, ahead, states, first, count, FOUR)
 
 
 @inlined
 def _seen(position, base, size, begin, end, window):
-    """From where to where in a block a token sees, of the positions from `begin` to `end`."""
+    """From where to where a token sees, of `size` positions from `base` on and those from `begin` to `end`."""
     low = max(begin, position - window + 1) if window > 0 else begin
     return max(low - base, 0), min(min(end, position + 1) - base, size)
 
 
 @inlined
-def _four(first, count):
-    """Four numbers from `first` on, of which there are `count`: the last one again for those that are missing."""
-    return first, first + min(1, count - 1), first + min(2, count - 1), first + min(3, count - 1)
-
-
-@inlined
-def _twice(four):
-    a, b, c, d = four
-    return a, a, b, b, c, c, d, d
+def _rows(which, first, count):
+    """Some of the rows from `first` on, of which there are `count`: the last one again for those that are missing."""
+    return at_most(plus(which, first), first + count - 1)
 
 
 # ---- scores of a block: query . key
 
 
 @inlined
-def _score_one(queries, row, keys, block, ahead, scores):
-    """scores[0] = queries[row] . keys[block], D and [D, B]."""
+def _score_one(queries, row, keys, block, ahead, scores, column):
+    """scores[0, column : column + B] = queries[row] . keys[block], D and [D, B]."""
     dim, size = keys.shape[1], keys.shape[2]
     at, q = block * dim * size, row * dim
     wide, whole = size // 32 * 32, size // 8 * 8
     for j in range(0, wide, 32):
         columns = (j, j + 8, j + 16, j + 24)
-        store_floats(scores, columns, _dots(queries, (q, q, q, q), keys, plus(columns, at), ahead))
+        store_floats(scores, plus(columns, column), _dots(queries, (q, q, q, q), keys, plus(columns, at), ahead))
     for j in range(wide, whole, 8):
-        store_floats(scores, (j,), _dots(queries, (q,), keys, (at + j,), ahead))
-    _score_rest(queries, row, keys, block, whole, scores[0])
+        store_floats(scores, (column + j,), _dots(queries, (q,), keys, (at + j,), ahead))
+    _score_rest(queries, row, keys, block, whole, scores[0, column:])
 
 
 @inlined
-def _score_four(queries, first, count, keys, block, ahead, scores):
-    """scores[:count] = queries[first : first + count] . keys[block], two to four rows of D and [D, B]."""
+def _score(queries, first, count, rows, keys, block, ahead, scores, column):
+    """scores[:count, column : column + B] = queries[first : first + count] . keys[block], rows of D and [D, B]."""
+    once, twice, columns = rows
     dim, size = keys.shape[1], keys.shape[2]
     at = block * dim * size
-    q, s = times(_four(first, count), dim), times(_four(0, count), scores.shape[1])
-    wide, whole = size // 16 * 16, size // 8 * 8
-    for j in range(0, wide, 16):
-        columns = (j, j + 8, j, j + 8, j, j + 8, j, j + 8)
-        store_floats(scores, plus(_twice(s), columns), _dots(queries, _twice(q), keys, plus(columns, at), ahead))
+    wide, whole = size // (2 * LANES) * (2 * LANES), size // 8 * 8
+    q, s = times(_rows(twice, first, count), dim), times(_rows(twice, 0, count), scores.shape[1])
+    for j in range(0, wide, 2 * LANES):
+        places = plus(columns, j)
+        store_floats(scores, plus(plus(s, places), column), _wide_dots(queries, q, keys, plus(places, at), ahead))
+    q, s = times(_rows(once, first, count), dim), times(_rows(once, 0, count), scores.shape[1])
     for j in range(wide, whole, 8):
-        place = at + j
-        store_floats(scores, plus(s, j), _dots(queries, q, keys, (place, place, place, place), ahead))
+        store_floats(scores, plus(s, column + j), _dots(queries, q, keys, plus(times(once, 0), at + j), ahead))
     for i in range(count):
-        _score_rest(queries, first + i, keys, block, whole, scores[i])
+        _score_rest(queries, first + i, keys, block, whole, scores[i, column:])
 
 
 @inlined
@@ -161,6 +178,18 @@ def _dots(queries, q_at, keys, k_at, ahead):
     for _ in range(dim):
         prefetch(keys, k_at[0] + ahead)
         sums = multiply_add(load_floats(keys, k_at), broadcast_float(queries, q_at), sums)
+        q_at, k_at = plus(q_at, 1), plus(k_at, size)
+    return sums
+
+
+@inlined
+def _wide_dots(queries, q_at, keys, k_at, ahead):
+    """The same with as many keys as a register holds."""
+    dim, size = keys.shape[1], keys.shape[2]
+    sums = zeros_like(load_wide(keys, k_at[0]), q_at)
+    for _ in range(dim):
+        prefetch(keys, k_at[0] + ahead)
+        sums = multiply_add(load_wide(keys, k_at), broadcast_float(queries, q_at), sums)
         q_at, k_at = plus(q_at, 1), plus(k_at, size)
     return sums
 
@@ -237,34 +266,37 @@ def _to_shares(scores, i, low, high, seen, states, row):
 
 
 @inlined
-def _mix_one(shares, low, high, values, block, ahead, states, row):
-    """states[row, :D] += shares[0, low:high] . values[block]."""
+def _mix_one(shares, column, part, values, block, ahead, states, row):
+    """states[row, :D] += shares[0, column:] . values[block], for a part of the block."""
+    low, high = part
     size, dim = values.shape[1], values.shape[2]
     at, s = block * size * dim, row * (dim + 2)
     wide, whole = dim // 32 * 32, dim // 8 * 8
     for d in range(0, wide, 32):
         columns = (d, d + 8, d + 16, d + 24)
-        _mix(shares, (0, 0, 0, 0), low, high, values, plus(columns, at), ahead, states, plus(columns, s))
+        _mix(shares, plus((0, 0, 0, 0), column), low, high, values, plus(columns, at), ahead, states, plus(columns, s))
     for d in range(wide, whole, 8):
-        _mix(shares, (0,), low, high, values, (at + d,), ahead, states, (s + d,))
-    _mix_rest(shares[0], low, high, values, block, whole, states[row])
+        _mix(shares, (column,), low, high, values, (at + d,), ahead, states, (s + d,))
+    _mix_rest(shares[0, column:], low, high, values, block, whole, states[row])
 
 
 @inlined
-def _mix_four(shares, low, high, values, block, ahead, states, first, count):
-    """states[first : first + count, :D] += shares[:count, low:high] . values[block], for two to four rows."""
+def _mix_several(shares, column, part, values, block, ahead, states, first, count, rows):
+    """states[first : first + count, :D] += shares[:count, column:] . values[block], for a part of the block."""
+    low, high = part
+    once, twice, columns = rows
     size, dim = values.shape[1], values.shape[2]
     at = block * size * dim
-    s, p = times(_four(first, count), dim + 2), times(_four(0, count), shares.shape[1])
-    wide, whole = dim // 16 * 16, dim // 8 * 8
-    for d in range(0, wide, 16):
-        columns = (d, d + 8, d, d + 8, d, d + 8, d, d + 8)
-        _mix(shares, _twice(p), low, high, values, plus(columns, at), ahead, states, plus(_twice(s), columns))
+    wide, whole = dim // (2 * LANES) * (2 * LANES), dim // 8 * 8
+    s, p = times(_rows(twice, first, count), dim + 2), plus(times(_rows(twice, 0, count), shares.shape[1]), column)
+    for d in range(0, wide, 2 * LANES):
+        places = plus(columns, d)
+        _mix_wide(shares, p, low, high, values, plus(places, at), ahead, states, plus(s, places))
+    s, p = times(_rows(once, first, count), dim + 2), plus(times(_rows(once, 0, count), shares.shape[1]), column)
     for d in range(wide, whole, 8):
-        place = at + d
-        _mix(shares, p, low, high, values, (place, place, place, place), ahead, states, plus(s, d))
+        _mix(shares, p, low, high, values, plus(times(once, 0), at + d), ahead, states, plus(s, d))
     for i in range(count):
-        _mix_rest(shares[i], low, high, values, block, whole, states[first + i])
+        _mix_rest(shares[i, column:], low, high, values, block, whole, states[first + i])
 
 
 @inlined
@@ -276,6 +308,19 @@ def _mix(shares, p_at, low, high, values, v_at, ahead, states, s_at):
     for _ in range(low, high):
         prefetch(values, v_at[0] + ahead)
         sums = multiply_add(load_floats(values, v_at), broadcast_float(shares, p_at), sums)
+        p_at, v_at = plus(p_at, 1), plus(v_at, dim)
+    store_floats(states, s_at, sums)
+
+
+@inlined
+def _mix_wide(shares, p_at, low, high, values, v_at, ahead, states, s_at):
+    """The same with as many dimensions as a register holds."""
+    dim = values.shape[2]
+    sums = load_wide(states, s_at)
+    p_at, v_at = plus(p_at, low), plus(v_at, low * dim)
+    for _ in range(low, high):
+        prefetch(values, v_at[0] + ahead)
+        sums = multiply_add(load_wide(values, v_at), broadcast_float(shares, p_at), sums)
         p_at, v_at = plus(p_at, 1), plus(v_at, dim)
     store_floats(states, s_at, sums)
 

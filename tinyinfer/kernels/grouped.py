@@ -1,4 +1,4 @@
-"""Mixtures of experts as operations of a tape: each expert's linear maps run over the rows that chose it.
+"""Linear maps of some of the rows as operations of a tape: each expert's run over the rows that chose it.
 
 `tape_grouped.py` says what the fields of a row are. Rows stand once for each expert that they use, at places sorted by
 expert, so that each expert has places side by side.
@@ -127,6 +127,28 @@ def _sort(places, rows, ends, active):
             ends[expert] -= 1
             places[row, k] = ends[expert]
             rows[ends[expert]] = row
+
+
+@Code
+def send_to_all(op, numbers, step, piece):
+    """Each row stands at a place for each of all: those of the first, then those of the second."""
+    op, step = row_at(op), step_at(step)
+    count, ends, active = op[FIELDS : FIELDS + 3]
+    for i in range(count + 1):
+        vector_of_integers(ends, count + 1)[i] = i * step[ROWS]
+        vector_of_integers(active, count + 1)[i] = i
+
+
+@Code
+def move_row(op, numbers, step, row):
+    """The heads of a row from one place to another; a stride of 0 stands for places, of all rows of a head."""
+    op, step = row_at(op), step_at(step)
+    x, x_row, x_head, out, out_row, out_head, heads, width = op[FIELDS : FIELDS + 8]
+    n = step[op[OVER]]
+    for h in range(heads):
+        begin = row * x_row + h * (x_head if x_head else n * x_row)
+        end = row * out_row + h * (out_head if out_head else n * out_row)
+        pieces.copy(vector(x + 4 * begin, width), vector(out + 4 * end, width))
 
 
 @Code

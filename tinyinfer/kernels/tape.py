@@ -92,6 +92,7 @@ class Tape(AdaptedMaps):
         fields = [x, weight, out, x.shape[1], total]
         name, fields = ("layer_norm_row", [*fields, bias]) if centered else ("norm_row", fields)
         self._add(name, fields, twin, (eps,), source=x, target=out, wanted=wanted)
+        self._changed(total)
 
     def head_norm(self, x: Array, begin: int, count: int, weight: Array, bias, eps: float, centered: bool) -> None:
         """Normalise `count` vectors of each row, side by side from column `begin` on, in place.
@@ -352,8 +353,13 @@ class Tape(AdaptedMaps):
         self._numbers.append(numbers)
         if twin is not None:
             self._twins.append(twin)
-        if target is not None:
-            self._current = {key for key in self._current if key[0] != target.ctypes.data}
+        self._changed(target)
+
+    def _changed(self, array: Array | None) -> None:
+        """Codes of what was there before are no longer of use."""
+        if array is not None:
+            whole = array if array.base is None else array.base
+            self._current = {key for key in self._current if key[0] not in (array.ctypes.data, whole.ctypes.data)}
 
     def _join(self, head: int, wait: bool = True) -> None:
         """What follows row `head` of the table is done together with it, piece by piece."""

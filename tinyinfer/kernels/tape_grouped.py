@@ -1,4 +1,4 @@
-"""A tape that can also write mixtures of experts down: linear maps of which each row takes those that it is sent to."""
+"""A tape with linear maps of which each row takes some: those of the experts it is sent to, or of all its heads."""
 
 from __future__ import annotations
 
@@ -27,43 +27,53 @@ class Routes:
     active  int64 [E + 1]: the experts that are used, and at the last how many
     """
 
-    def __init__(self, experts: Experts, most_rows: int):
-        self.experts = experts
-        self.shares = np.zeros((most_rows, experts.used), np.float32)
-        self.places = np.zeros((most_rows, experts.used), np.int64)
-        self.rows = np.zeros(most_rows * experts.used, np.int64)
-        self.ends, self.active = np.zeros((2, experts.count + 1), np.int64)
+    def __init__(self, count: int, used: int, most_rows: int):
+        self.count, self.used = count, used
+        self.shares = np.zeros((most_rows, used), np.float32)
+        self.places = np.zeros((most_rows, used), np.int64)
+        self.rows = np.zeros(most_rows * used, np.int64)
+        self.ends, self.active = np.zeros((2, count + 1), np.int64)
 
     def set(self, chosen: Array, shares: Array) -> None:
         """From the experts that each row chose, and its shares of them: int and float32 [n, used]."""
         n, places = len(chosen), np.argsort(chosen.reshape(-1), kind="stable")
         self.shares[:n] = shares
         self.places[:n].reshape(-1)[places] = np.arange(places.size)
-        self.rows[: places.size] = places // self.experts.used
-        counts = np.bincount(chosen.reshape(-1), minlength=self.experts.count)
+        self.rows[: places.size] = places // self.used
+        counts = np.bincount(chosen.reshape(-1), minlength=self.count)
         self.ends[:] = [0, *np.cumsum(counts)]
         used = np.flatnonzero(counts)
         self.active[: len(used)], self.active[-1] = used, len(used)
 
 
+def _columns(stride: int, heads: int, width: int) -> Array:
+    return stride * np.arange(heads)[:, None] + np.arange(width)
+
+
+def _heads_of(array: Array, rows: int, stride: int | None, heads: int, width: int) -> Array:
+    """[rows, heads, width] of rows that hold heads side by side, or of places."""
+    if stride is None:
+        return array[: heads * rows].reshape(heads, rows, -1)[..., :width].swapaxes(0, 1)
+    return array[:rows, _columns(stride, heads, width)]
+
+
 class GroupedTape(Tape):
-    """A `Tape` with operations for experts. Buffers that hold places have `used` times as many rows as others."""
+    """A `Tape` with operations for experts and heads. Buffers of places have `used` times as many rows as others."""
 
     def __init__(self, *arguments, **how):
         super().__init__(*arguments, **how)
         self._maps: list[tuple[Array, list[str]]] = []  # tables of linear maps, and what their operations are called
 
-    def routes(self, experts: Experts) -> Routes:
-        """A place for what `route` finds out."""
-        return Routes(experts, self.most_rows)
+    def routes(self, count: int, used: int) -> Routes:
+        """A place for what `route` or `send_to_all` finds out."""
+        return Routes(count, used, self.most_rows)
 
     def places(self, width: int, routes: Routes) -> Array:
         """A buffer with a row for each place."""
-        return np.zeros((self.most_rows * routes.experts.used, width), np.float32)
+        return np.zeros((self.most_rows * routes.used, width), np.float32)
 
-    def route(self, scores: Array, correction: Array | None, routes: Routes) -> None:
+    def route(self, scores: Array, correction: Array | None, experts: Experts, routes: Routes) -> None:
         """From the router's scores [rows, E], who uses which expert; `correction` [E] changes the choice alone."""
-        experts = routes.experts
 
         def twin(step: Step) -> None:
             routes.set(*reference.route(experts, scores[: step.rows], correction))
@@ -73,9 +83,35 @@ class GroupedTape(Tape):
         numbers = experts.scale, float(experts.scoring == "sigmoid"), float(experts.normalized)
         self._add("route", fields, twin, numbers, counted=t.OF_THE_WHOLE)
 
+    def send_to_all(self, routes: Routes) -> None:
+        """Each row stands at a place for each of all: heads, of which all are used."""
+
+        def twin(step: Step) -> None:
+            routes.set(np.tile(np.arange(routes.count), (step.rows, 1)), np.ones((), np.float32))
+
+        self._add("send_to_all", [routes.count, routes.ends, routes.active], twin, counted=t.OF_THE_WHOLE)
+
+    def move(self, x: Array, stride: int | None, out: Array, out_stride: int | None, heads: int, width: int) -> None:
+        """Copy `width` numbers of each head of each row from x to out.
+
+        A stride is how far apart heads are in a row; None: x, or out, holds places of a row for each head. Views that
+        begin at a later column begin there.
+        """
+
+        def twin(step: Step) -> None:
+            found = _heads_of(x, step.rows, stride, heads, width)
+            if out_stride is None:
+                out[: heads * step.rows] = found.swapaxes(0, 1).reshape(-1, width)
+            else:
+                out[: step.rows, _columns(out_stride, heads, width)] = found
+
+        row_strides = [array.strides[0] // array.itemsize for array in (x, out)]
+        fields = [x, row_strides[0], stride or 0, out, row_strides[1], out_stride or 0, heads, width]
+        self._add("move_row", fields, twin, target=out)
+
     def spread(self, x: Array, routes: Routes, out: Array) -> None:
         """out[place] = the row of x that stands there."""
-        used = routes.experts.used
+        used = routes.used
 
         def twin(step: Step) -> None:
             rows = routes.rows[: step.rows * used]
@@ -91,7 +127,7 @@ class GroupedTape(Tape):
 
         weights: for each part of `out`, one weight of every expert, all of one shape and form.
         """
-        used = routes.experts.used
+        used = routes.used
         for groups in group_counts([weight for part in weights for weight in part]):
             self._add_codes("quantize_row", x, groups, pieces=used)
 
@@ -132,7 +168,7 @@ class GroupedTape(Tape):
         self, both: Array, activation: str, routes: Routes, out: Array, clamp: tuple[float, float] | None = None
     ) -> None:
         """out[place] = activation(gate) * up, of both [places, 2 width]; clamp as in `gated_linear`."""
-        used, width = routes.experts.used, out.shape[1]
+        used, width = routes.used, out.shape[1]
 
         def twin(step: Step) -> None:
             n = step.rows * used
@@ -144,7 +180,7 @@ class GroupedTape(Tape):
 
     def combine(self, y: Array, routes: Routes, total: Array) -> None:
         """total += each row's shares of what its experts made of it, y [places, width]."""
-        used = routes.experts.used
+        used = routes.used
 
         def twin(step: Step) -> None:
             places, shares = routes.places[: step.rows], routes.shares[: step.rows]

@@ -38,9 +38,8 @@ def kv_bytes(config: ModelConfig, tokens: int, kv_dtype: str = "float16") -> int
 def _layer_kv_bytes(config: ModelConfig, kv_dtype: str) -> int:
     """Bytes of a token's keys and values in one layer."""
     scale = SCALE_BYTES if kv_dtype == "int8" else 0
-    if config.latent:  # one short vector is both
-        return (config.latent.rank + config.latent.rotary) * VALUE_BYTES[kv_dtype] + scale
-    return 2 * config.num_kv_heads * (config.head_dim * VALUE_BYTES[kv_dtype] + scale)
+    heads, dim = config.cache_shape
+    return 2 * heads * (dim * VALUE_BYTES[kv_dtype] + scale)
 
 
 def tokens_that_fit(config: ModelConfig, memory: float, users: int = 1, kv_dtype: str = "float16") -> int:

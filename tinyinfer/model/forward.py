@@ -75,14 +75,14 @@ class Model:
 
     def _written(self, adapters: Sequence[Adapter]) -> Tape:
         config, tensors = self.config, self.tensors
-        kind = GroupedTape if config.experts else Tape
+        kind = GroupedTape if config.experts or config.latent else Tape
         tape = kind(MOST_ROWS, self.kv_dtype, self.threads)
         layers = Layers(tape, config, self.ropes)
         layers.begin(tensors)
         for index, weights in enumerate(adapted_layers(tensors.layers, adapters)):
             layers.write(index, config.layers[index], weights)
         layers.end(tensors)
-        tape.finish(config.num_heads, config.head_dim)
+        tape.finish(config.num_heads, config.cache_shape[1])
         return tape
 
     def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:

@@ -16,6 +16,7 @@ from ..config import BEFORE, LayerConfig, ModelConfig, Rope
 from ..errors import UnsupportedModel
 from ..kernels.tape import Tape
 from ..kernels.tape_grouped import GroupedTape
+from .latent import LatentAttention
 from .tensors import ModelTensors, Tensors, floats
 
 Array = np.ndarray
@@ -33,8 +34,11 @@ class Layers:
         self.x = tape.buffer(config.hidden_size)
         self.normed = tape.buffer(config.hidden_size, own=True)
         self.mlp_normed = tape.buffer(config.hidden_size, own=True) if config.parallel else self.normed
-        self.heads = tape.buffer((config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
-        self.mixed = tape.buffer(config.num_heads * config.head_dim, own=True)
+        if config.latent:
+            self.latent = LatentAttention(tape, config)
+        else:
+            self.heads = tape.buffer((config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
+            self.mixed = tape.buffer(config.num_heads * config.head_dim, own=True)
         self.inner = tape.buffer((1 + config.gated) * config.intermediate_size)
         self.gated = tape.buffer(config.intermediate_size)
         self.result = tape.buffer(config.hidden_size)
@@ -43,7 +47,7 @@ class Layers:
 
     def _make_room_for_experts(self, tape: GroupedTape, config: ModelConfig) -> None:
         experts = config.experts
-        self.routes = tape.routes(experts)
+        self.routes = tape.routes(experts.count, experts.used)
         self.scores = tape.buffer(experts.count)
         self.sent = tape.places(config.hidden_size, self.routes)
         self.expert_inner = tape.places(2 * experts.size, self.routes)
@@ -103,20 +107,22 @@ class Layers:
         return None if weight is None else weight + np.float32(self.config.norm.offset), bias
 
     def _attention(self, index: int, settings: LayerConfig, weights: Weights, x: Array) -> None:
-        config, tape = self.config, self.tape
-        self._linear(x, weights, ("query", "key", "value"), self.heads)
-        norms = self._head_norms(weights)
-        if config.qkv_clip is not None:
-            tape.clip(self.heads, config.qkv_clip)
+        config = self.config
         rope = (self.ropes.index(settings.rope), settings.rope.dims // 2) if settings.rope else (0, 0)
         limits = settings.window, config.attention_scale, config.attention_softcap
         slopes = np.float32(config.alibi) if config.alibi else None
         sinks = floats(weights["sinks"]) if config.sinks else None
-        place = self.places[index]
-        tape.attention(
-            self.heads, self.shape, self.mixed, *rope, norms, config.norm.eps, *place, *limits, slopes, sinks
-        )
-        self._add(self.mixed, weights, "output", "attention_post_norm")
+        rest = config.norm.eps, *self.places[index], *limits, slopes, sinks
+        if config.latent:
+            mixed = self.latent.write(weights, self._linear, x, *rope, [None, None], *rest)
+        else:
+            mixed = self.mixed
+            self._linear(x, weights, ("query", "key", "value"), self.heads)
+            norms = self._head_norms(weights)
+            if config.qkv_clip is not None:
+                self.tape.clip(self.heads, config.qkv_clip)
+            self.tape.attention(self.heads, self.shape, mixed, *rope, norms, *rest)
+        self._add(mixed, weights, "output", "attention_post_norm")
 
     def _head_norms(self, weights: Weights) -> list[Array | None]:
         """Normalise queries and keys, or give the weights with which attention is to do so."""
@@ -153,7 +159,7 @@ class Layers:
         tape, routes = self.tape, self.routes
         self._linear(x, weights, ("router",), self.scores)
         correction = floats(weights["router_correction"]) if self.config.experts.correction else None
-        tape.route(self.scores, correction, routes)
+        tape.route(self.scores, correction, self.config.experts, routes)
         tape.spread(x, routes, self.sent)
         self._of_experts(self.sent, weights, ("expert_gate", "expert_up"), self.expert_inner)
         tape.gate_places(self.expert_inner, self.config.activation, routes, self.expert_gated, self._clamp)
@@ -188,7 +194,6 @@ def _biases(weights: Weights, names: Sequence[str]) -> list[Array | None]:
 def refuse_unsupported(config: ModelConfig) -> None:
     """Raise `UnsupportedModel` naming the first fact that the layers written here would get wrong."""
     reasons = {
-        "latent attention": config.latent is not None,
         "mixtures of experts with norms after or without gates": (
             config.experts is not None and not (config.gated and "mlp_post_norm" not in config.layer_norms)
         ),

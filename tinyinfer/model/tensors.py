@@ -49,6 +49,7 @@ class ModelTensors:
     head: Tensor  # [vocab, hidden]; the embedding itself where they are tied
     outer: Mapping[str, Tensor]  # what else stands before and after the layers: "final_norm", "positions", ...
     layers: tuple[Mapping[str, Tensors], ...]
+    experts_used: int  # by each token, of those of a layer; 0 where there are none
     unused: tuple[str, ...]  # names in the checkpoint that the model does not read
 
 
@@ -71,7 +72,7 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model
     layers = tuple(_layer(config, layer, names, f"{prefix}{names.layers}{i}.", found)
                    for i, layer in enumerate(config.layers))  # fmt: skip
     unused = tuple(name for name in tensors if name not in found.used and not BUFFERS.search(name))
-    return ModelTensors(embedding, head, outer, layers, unused)
+    return ModelTensors(embedding, head, outer, layers, config.experts.used if config.experts else 0, unused)
 
 
 def tensor_prefix(names: TensorNames, tensors: Mapping[str, Tensor]) -> str:
@@ -140,9 +141,10 @@ def _parts(name: str, shapes: Shapes, sign: str, groups: int, take: Take) -> Ite
     if "{}" in name:
         whole = [take(name.format(i), stored) for i in range(shape[0])]
     else:
-        whole = list(take(name, (shape[0], *stored))) if many else [take(name, stored)]
+        whole = take(name, (shape[0], *stored) if many else stored)
+        whole = list(_array(whole)) if many else [whole]
     if transposed:
-        whole = [_transposed(one) for one in whole]
+        whole = [_array(one).T for one in whole]
     for part, place in zip(shapes, row_places(rows, sign, groups), strict=True):
         taken = tuple(_rows(one, place) for one in whole)
         yield part, taken if many else taken[0]
@@ -171,8 +173,9 @@ def _rows(tensor: Tensor, place: slice | np.ndarray) -> Tensor:
     return take_rows(expand_scales(tensor), np.arange(len(tensor))[place])
 
 
-def _transposed(tensor: Tensor) -> np.ndarray:
-    return (dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor).T
+def _array(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array, for what can't be done with codes."""
+    return dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor
 
 
 def half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, Tensors]) -> dict[str, Tensors]:
@@ -193,7 +196,7 @@ def half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, Te
                 heads = np.arange(0, len(tensors[found]), len(order))
                 changed[found] = _rows(tensors[found], (heads[:, None] + order).reshape(-1))
         if f"{name}_norm" in tensors:
-            changed[f"{name}_norm"] = tensors[f"{name}_norm"][..., order]
+            changed[f"{name}_norm"] = _array(tensors[f"{name}_norm"])[..., order]
     return changed
 
 
