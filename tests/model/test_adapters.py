@@ -206,6 +206,21 @@ def test_keys_and_values_of_other_adapters_are_not_used():
     assert np.abs(held.step(ids[-1]) - golden("llama-all")["logits"][-1]).max() < TOLERANCE
 
 
+def test_keys_computed_anew_go_through_the_adapter_too():
+    """LongRoPE's, where the text outgrows the original context."""
+    model, config = model_of("phi3-longrope"), base("phi3-longrope")[1]
+    one = open_adapter(ADAPTERS / "phi3-fused", config)
+    model.set_adapters([one])
+    original = config.layers[0].rope.original_length
+    ids = np.random.default_rng(0).integers(3, 300, original + 2).tolist()
+    held = CachedSequence(model)
+    held.prefill(ids[:-2], ((one, 1.0),))
+    for length in (original + 1, original + 2):
+        found, text = held.step(ids[length - 1]), np.array(ids[:length])
+        assert np.abs(found - logits(model, text, [(one, 1.0)], length)[-1]).max() < TOLERANCE
+        assert np.abs(found - logits(model, text, (), length)[-1]).max() > 0.01
+
+
 # ---- what does not fit
 
 
