@@ -23,7 +23,7 @@ run: .venv/run-ready
 	@.venv/bin/tinyinfer run "$(MODEL)" --prompt "$$TYPED" --max-tokens 400
 
 test: .venv/dev-ready
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 # not part of what continuous integration runs
 test-arm: .venv/created

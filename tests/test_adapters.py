@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tinyinfer
+from tests.checkpoint.gguf_files import write_model as write_gguf
 from tests.checkpoint.test_adapters import ADAPTERS, changed
 from tests.tiny_models import GOLDEN
 from tinyinfer import LLM
@@ -117,6 +118,13 @@ def test_quantized_weights_with_an_adapter(llm: LLM):
     small = load(quantize="int8", lora=ALL)
     assert np.abs(small.forward(IDS) - llm.forward(IDS, "llama-all")).max() < 0.15
     assert np.abs(small.forward(IDS) - small.forward(IDS, [])).max() > 0.5
+
+
+def test_a_base_in_a_gguf_file(tmp_path: Path):
+    """Where rows of queries and keys lie in another order than the adapter's."""
+    write_gguf(tmp_path / "llama.gguf", "llama", "llama", "F32")
+    llm = tinyinfer.load(tmp_path / "llama.gguf", kv_dtype="float32", lora=PATTERNS)
+    assert near(llm.forward(IDS), golden(PATTERNS))
 
 
 # ---- coming and going

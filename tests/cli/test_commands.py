@@ -9,6 +9,7 @@ import pytest
 
 from tests.chain_models import END, say, write_chain_model
 from tests.cli.commands import environment, refused, tinyinfer
+from tests.tiny_models import GOLDEN
 from tinyinfer.cli import COMMANDS
 
 HEAVY = ["numpy", "numba", "llvmlite", "tokenizers", "jinja2", "gguf", "huggingface_hub", "tqdm", "torch"]
@@ -84,6 +85,12 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "file.txt").write_text("hello")
     assert "config.json" in refused(tinyinfer("info", tmp_path / "notes"))
     assert "file.txt" in refused(tinyinfer("info", tmp_path / "file.txt"))
+
+
+def test_info_of_experts_and_short_vectors():
+    shown = tinyinfer("info", GOLDEN / "deepseek-v3-mla").stdout
+    assert "feed-forward 96, 8 experts, 2 for each token" in shown
+    assert "4 for keys and values, unpacked from 48 numbers" in shown
 
 
 def test_info_for_people_and_scripts(model):

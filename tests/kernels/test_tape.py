@@ -170,6 +170,22 @@ def test_activated_and_clamped_linear(rows: int, width: int, activation: str):
     assert_as_twin(write, lambda: plain_step(rows), rows, 3e-4 if activation == "relu2" else 5e-5)
 
 
+def test_whoever_waits_knows_where_the_next_weight_lies():
+    x, y, sums = (np.zeros((4, 64), f32) for _ in range(3))
+    third, packed = random(2, 64, 64), quantize(random(3, 96, 64), "int8")
+    tape = Tape(4)
+    tape.linear(x, [random(0, 64, 64), random(1, 64, 64)], [None, None], np.zeros((4, 128), f32))  # only one waits
+    tape.norm(y, random(4, 64), 1e-5, y)
+    tape.linear(y, [third], [None], sums)
+    tape.logits(sums, packed)
+    tape.finish(1, 1)
+    ahead = [row[t.AHEAD] for row in tape._table if row[t.WAIT]]
+    found = [tuple(tape._table[i, [t.WEIGHT, t.WEIGHT_ROW]]) if i else None for i in ahead]
+    of_third, of_packed = (third.ctypes.data, 64 * 4), (packed.codes.ctypes.data, 64)
+    # behind the first two maps, the norm, the third map, the codes of its result, the head
+    assert found == [of_third, of_third, of_packed, of_packed, None]
+
+
 @pytest.mark.parametrize("wanted", [[], [0], [32], [3, 4, 5, 30], list(range(33)), [9, 2]], ids=str)
 def test_norm_and_gather_of_the_wanted_rows(wanted: list[int]):
     weight, rows, chosen = random(9, 40), 33, np.array(wanted, np.int64)

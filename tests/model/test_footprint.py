@@ -1,12 +1,15 @@
 """The arithmetic of sizes, against counts done by hand."""
 
+import json
+
 import pytest
 
-from tests.tiny_models import ARCHITECTURES, VARIANTS, golden_folder
+from tests.tiny_models import ARCHITECTURES, GOLDEN, VARIANTS, golden_folder
 from tinyinfer.cache import KV_DTYPES, KVCache
 from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import read_config
 from tinyinfer.model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
+from tinyinfer.model.layers import refuse_unsupported
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 16, "intermediate_size": 24,
@@ -45,6 +48,19 @@ def test_parameters_are_what_checkpoints_hold(name: str):
     facts = read_config(checkpoint.config)
     sizes = {key: array.size for key, array in checkpoint.tensors.items()}
     assert parameters(facts) == sum(size for key, size in sizes.items() if not (facts.tied and "lm_head" in key))
+
+
+PUBLISHED = json.loads((GOLDEN.parent / "published" / "sizes.json").read_text())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configs_in_the_wild_say_what_transformers_makes_of_them(name: str):
+    """Of which much is said by the keys of one family, and much by none."""
+    expected = PUBLISHED[name]
+    facts = read_config(expected["config"])
+    assert parameters(facts) == expected["parameters"]
+    assert {layer.rope.theta for layer in facts.layers if layer.rope} <= {expected["rope"]}
+    assert refuse_unsupported(facts) is None
 
 
 def test_short_vectors_are_kept_for_all_heads():

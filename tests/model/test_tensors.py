@@ -16,9 +16,11 @@ from tinyinfer import reference
 from tinyinfer.cache import KVCache
 from tinyinfer.checkpoint.safetensors import to_bfloat16, to_float32
 from tinyinfer.checkpoint.source import open_checkpoint
+from tinyinfer.config import FAMILIES as FACTS_OF_FAMILIES
 from tinyinfer.config import read_config
 from tinyinfer.errors import BadCheckpoint, TinyinferError, UnsupportedModel
 from tinyinfer.model.forward import Chunk, Model
+from tinyinfer.model.names import NAMES
 from tinyinfer.model.tensors import collect_tensors, floats
 from tinyinfer.quant import FORMS, dequantize, from_arrays, quantize, take_rows
 
@@ -100,6 +102,10 @@ def test_absent_ties_are_those_of_the_family():
 
 
 # ---- all names
+
+
+def test_every_family_has_names():
+    assert set(NAMES) == set(FACTS_OF_FAMILIES)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES + VARIANTS)

@@ -118,6 +118,9 @@ def facts_of(path: Path, memory: int | None, kv_dtype: str = "float16") -> dict[
         "heads": config.num_heads,
         "kv_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
+        "latent_dim": config.cache_shape[1] if config.latent else None,
+        "experts": config.experts.count if config.experts else None,
+        "experts_used": config.experts.used if config.experts else None,
         "windowed_layers": sum(1 for layer in config.layers if layer.window),
         "window": max(windows, default=None),
         "vocabulary": config.vocab_size,
@@ -143,9 +146,13 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The facts for people: (name, value)."""
     dtypes = ", ".join(facts["weight_bytes_by_dtype"]) or "no tensors"
     heads = f"{facts['heads']} heads of {facts['head_dim']} dimensions, {facts['kv_heads']} for keys and values"
+    if facts["latent_dim"]:
+        heads += f", unpacked from {facts['latent_dim']} numbers"
     if facts["window"]:
         heads += f"; {facts['windowed_layers']} layers see {facts['window']:,} tokens back"
     width = f"{facts['hidden_size']:,} wide, feed-forward {facts['intermediate_size']:,}"
+    if facts["experts"]:
+        width += f", {facts['experts']} experts, {facts['experts_used']} for each token"
     table = [
         ("path", facts["path"]),
         ("architecture", f"{facts['architecture']}: {facts['layers']} layers, {width}"),

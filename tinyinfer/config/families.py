@@ -95,6 +95,29 @@ _COHERE = {
 _OLMO = {"norm_eps": 1e-5, "max_position_embeddings": 2048}
 _DEEPSEEK = {"num_experts": ("n_routed_experts", "num_experts", "num_local_experts")}
 
+_MPT = Family(
+    "mpt", rotary="none", norm={"centered": True},
+    names=NO_KV_HEADS | {
+        "hidden_size": ("d_model", "hidden_size"), "num_attention_heads": ("n_heads", "num_attention_heads"),
+        "num_hidden_layers": ("n_layers", "num_hidden_layers"), "norm_eps": "layer_norm_epsilon",
+        "max_position_embeddings": "max_seq_len", "intermediate_size": None, "hidden_act": None,
+        "qkv_clip": "attn_config.clip_qkv", "attention_scale": "attn_config.softmax_scale", "logit_scale": None,
+    },
+    defaults={
+        "norm_eps": 1e-5, "hidden_act": "gelu", "intermediate_size": four_times_hidden,
+        "max_position_embeddings": 2048, "tie_word_embeddings": True,
+    },
+    facts=UNBIASED | {
+        "gated": False,
+        "alibi": lambda keys: alibi_slopes(_heads(keys), keys.number("attn_config.alibi_bias_max", 8)),
+    },
+    refused={
+        "attn_config.alibi": (None, True), "attn_config.qk_ln": (None, False), "logit_scale": (None,),
+        "attn_config.prefix_lm": (None, False), "attn_config.attn_type": (None, "multihead_attention"),
+        "no_bias": (None, True),
+    },
+)  # fmt: skip
+
 # The keys are the class names that config.json's "architectures" gives.
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family("llama", defaults={"max_position_embeddings": 2048}),
@@ -362,26 +385,6 @@ FAMILIES: dict[str, Family] = {
         facts=BIASED | {"gated": False, "embedding_norm": True, "alibi": lambda keys: alibi_slopes(_heads(keys))},
         refused={"apply_residual_connection_post_layernorm": (None, False)},
     ),
-    "MptForCausalLM": Family(
-        "mpt", rotary="none", norm={"centered": True},
-        names=NO_KV_HEADS | {
-            "hidden_size": ("d_model", "hidden_size"), "num_attention_heads": ("n_heads", "num_attention_heads"),
-            "num_hidden_layers": ("n_layers", "num_hidden_layers"), "norm_eps": "layer_norm_epsilon",
-            "max_position_embeddings": "max_seq_len", "intermediate_size": None, "hidden_act": None,
-            "qkv_clip": "attn_config.clip_qkv", "attention_scale": "attn_config.softmax_scale", "logit_scale": None,
-        },
-        defaults={
-            "norm_eps": 1e-5, "hidden_act": "gelu", "intermediate_size": four_times_hidden,
-            "max_position_embeddings": 2048, "tie_word_embeddings": True,
-        },
-        facts=UNBIASED | {
-            "gated": False,
-            "alibi": lambda keys: alibi_slopes(_heads(keys), keys.number("attn_config.alibi_bias_max", 8)),
-        },
-        refused={
-            "attn_config.alibi": (None, True), "attn_config.qk_ln": (None, False), "logit_scale": (None,),
-            "attn_config.prefix_lm": (None, False), "attn_config.attn_type": (None, "multihead_attention"),
-            "no_bias": (None, True),
-        },
-    ),
+    "MptForCausalLM": _MPT,
+    "MPTForCausalLM": _MPT,  # what the models' own code calls it
 }  # fmt: skip

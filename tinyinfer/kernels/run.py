@@ -11,14 +11,16 @@ for each other.
 
 from __future__ import annotations
 
-from .addresses import chunk_at
+from .addresses import chunk_at, share
 from .jit import jit
-from .memory import call_at, fetch_add, give_way, load_shared, pause, ticks
+from .memory import call_at, fetch_add, fetch_line, give_way, load_shared, pause, ticks
 from .table import (
+    AHEAD,
     CHUNKS,
     CODE,
     COUNTED,
     END_LOOK,
+    FIELDS,
     OF_EACH_LOOK,
     OF_EACH_ROW_OF_SEVERAL,
     OF_THE_WHOLE,
@@ -29,7 +31,12 @@ from .table import (
     SINGLE,
     TARGET_OWN,
     WAIT,
+    WEIGHT,
+    WEIGHT_ROW,
 )  # fmt: skip
+
+LINE = 64  # bytes of a cache line
+FIRST_LINES, MOST_BYTES = 16, 1 << 14  # of a thread's share of the next weight, asked for while it waits
 
 
 @jit
@@ -56,10 +63,10 @@ def run(table, numbers, steps, me, counters, shares, patience, waited):
             index += parts
             continue
         for turn in range(shares):
-            share = (me + turn) % shares
-            begin, end = pieces * share // shares, pieces * (share + 1) // shares
+            whose = (me + turn) % shares
+            begin, end = pieces * whose // shares, pieces * (whose + 1) // shares
             while begin < end:
-                piece = begin + fetch_add(counters, share * operations + index, 1)
+                piece = begin + fetch_add(counters, whose * operations + index, 1)
                 if piece >= end:
                     break
                 _do(table, numbers, step, index, parts, piece)
@@ -68,7 +75,8 @@ def run(table, numbers, steps, me, counters, shares, patience, waited):
         if op[WAIT]:
             if done:
                 fetch_add(counters, all_done + index, done)
-            _wait(counters, all_done + index, all_pieces, patience, waited)
+            soon = _next_weight(table, op, me, shares)
+            _wait(counters, all_done + index, all_pieces, patience, waited, soon)
             all_pieces = done = 0
         index += parts
 
@@ -81,10 +89,28 @@ def _do(table, numbers, step, index, parts, piece):
 
 
 @jit
-def _wait(counters, counter, pieces, patience, waited):
-    began = ticks()
+def _next_weight(table, op, me, shares):
+    """Where this thread's share of the next weight begins; 0 where there is none."""
+    if not op[AHEAD]:
+        return 0
+    then = table[op[AHEAD]]
+    first = share(then[FIELDS], then[PIECES] * me // shares, then[PIECES])
+    return then[WEIGHT] + first * then[WEIGHT_ROW]
+
+
+@jit
+def _wait(counters, counter, pieces, patience, waited, soon):
+    """Until so many pieces are done; meanwhile memory is asked for what lies at `soon`, where it is not 0."""
+    if soon:
+        for _ in range(FIRST_LINES):
+            fetch_line(soon)
+            soon += LINE
+    began, last = ticks(), soon + MOST_BYTES
     while load_shared(counters, counter) < pieces:
-        if ticks() - began < patience:
+        if soon and soon < last:
+            fetch_line(soon)
+            soon += LINE
+        elif ticks() - began < patience:
             pause()
         else:
             give_way()  # whoever has the last piece may be waiting for this very core

@@ -7,9 +7,13 @@
 #   PARTS    how many rows of the table, this and those after it, are done together, piece by piece
 #   WAIT     whether what follows needs all of it done
 #   SOURCE_OWN, TARGET_OWN: whether what it reads, and what it writes, are buffers of which threads may have their own
-CODE, OVER, PIECES, COUNTED, PARTS, WAIT, SOURCE_OWN, TARGET_OWN, FIELDS = range(9)
+#   WEIGHT, WEIGHT_ROW: where a linear map's weight lies, and how many bytes a row of it takes
+#   AHEAD    the row of the next linear map that has to wait for this operation, or 0
+(
+    CODE, OVER, PIECES, COUNTED, PARTS, WAIT, SOURCE_OWN, TARGET_OWN, WEIGHT, WEIGHT_ROW, AHEAD, FIELDS
+) = range(12)  # fmt: skip
 OF_EACH_ROW, OF_THE_WHOLE, OF_EACH_LOOK, OF_EACH_ROW_OF_SEVERAL = range(4)
-COLUMNS = 24
+COLUMNS = 32
 TAKES_CODES = COLUMNS - 1  # of an expert's linear map, which has no use for it otherwise: whether x comes in 8 bits
 ROW_BYTES = 8 * COLUMNS
 NUMBERS = 4  # float32 that go with a row

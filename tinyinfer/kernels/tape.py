@@ -20,6 +20,7 @@ from ..checkpoint.safetensors import BFLOAT16, to_float32
 from ..errors import BadRequest
 from ..quant import PackedWeight, dequantize, dequantize_rows
 from ..quant.nf4 import expand_scales
+from ..quant.packed import ROW_BLOCK
 from . import plain
 from . import table as t
 from .adapted import Adapted, AdaptedMaps, plain_weight
@@ -195,8 +196,13 @@ class Tape(AdaptedMaps):
         name, fields = self._linear_fields(x, weight, bias, out, column, add)
         self._add(
             name, fields, twin, wanted=out is None, pieces=pieces or pieces_of(len(weight), weight.nbytes),
-            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out,
+            counted=t.OF_THE_WHOLE, wait=wait, source=x, target=out, bulk=self._bulk(weight),
         )  # fmt: skip
+
+    def _bulk(self, weight: Weight) -> tuple[int, int]:
+        """Where most of a weight lies as the kernels see it, and how many bytes of that a row takes."""
+        bulk = next(field for field in self._weight(weight)[1] if isinstance(field, np.ndarray))
+        return bulk.ctypes.data, bulk[0].nbytes // (ROW_BLOCK if isinstance(weight, PackedWeight) else 1)
 
     def _linear_fields(self, x, weight, bias, out, column, add) -> tuple[str, list]:
         """What the operation of a linear map is called, and its fields."""
@@ -308,6 +314,7 @@ class Tape(AdaptedMaps):
         self._table_numbers = np.zeros((len(self._rows), t.NUMBERS), np.float32)
         for row, numbers in zip(self._table_numbers, self._numbers, strict=True):
             row[: len(numbers)] = numbers
+        self._note_next_weights()
         if use_compiled():
             self._table[:, t.CODE] = list(map(code_of, self._names))
 
@@ -335,16 +342,30 @@ class Tape(AdaptedMaps):
         team.run(work, size)
         team.note(step.rows, int(team.waited[0]) - waited, time.perf_counter() - began)
 
+    def _note_next_weights(self) -> None:
+        """Which weight comes after each wait: a thread that waits has memory fetch the beginning of its share."""
+        heads, index = [], 0
+        while index < len(self._table):
+            heads.append(index)
+            index += self._table[index, t.PARTS]
+        following = 0
+        for index in reversed(heads):
+            row = self._table[index]
+            if row[t.WAIT]:
+                row[t.AHEAD] = following
+            if row[t.WEIGHT]:
+                following = index
+
     def _add(
         self, name: str, fields, twin, numbers: tuple[float, ...] = (), *, source: Array | None = None,
-        target: Array | None = None, wanted=False, pieces=1, counted=t.OF_EACH_ROW, wait=True,
+        target: Array | None = None, wanted=False, pieces=1, counted=t.OF_EACH_ROW, wait=True, bulk=(0, 0),
     ) -> None:  # fmt: skip
         """`name` is what the compiled operation is called, `pieces` and `counted` how many pieces it falls into.
 
         source, target: the buffers that it reads and writes, where threads may have rows of their own.
         """
         own = [array is not None and array.ctypes.data in self._own for array in (source, target)]
-        head = [0, t.WANTED if wanted else t.ROWS, pieces, counted, 1, wait, *own]
+        head = [0, t.WANTED if wanted else t.ROWS, pieces, counted, 1, wait, *own, *bulk, 0]
         row = [*map(int, head), *map(self._field, fields)]
         self._last_head = len(self._rows)
         self._row_result = target if counted == t.OF_EACH_ROW else None

@@ -153,7 +153,7 @@ class GroupedTape(Tape):
             column = 0
             for part, bias in zip(weights, biases, strict=True):
                 name, fields = self._linear_fields(x, part[expert], bias[expert], out, column, False)
-                head = [0, t.ROWS, each, t.OF_THE_WHOLE, 1, True, False, False]
+                head = [0, t.ROWS, each, t.OF_THE_WHOLE, 1, *[0] * (t.FIELDS - t.WAIT)]
                 row = [*map(int, head), *map(self._field, fields)]
                 row += [0] * (t.COLUMNS - len(row))
                 row[t.TAKES_CODES] = int(isinstance(part[expert], PackedWeight))

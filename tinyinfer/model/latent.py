@@ -38,7 +38,10 @@ class LatentAttention:
         self.routes = tape.routes(heads, heads)
         self.plain, self.brought = tape.places(latent.plain, self.routes), tape.places(latent.rank, self.routes)
         self.told = tape.places(latent.value_dim, self.routes)
-        tape.send_to_all(self.routes)
+
+    def begin(self) -> None:
+        """What is the same for all layers of a step."""
+        self.tape.send_to_all(self.routes)
 
     def write(self, weights: Mapping[str, Tensors], linear, x: Array, *how) -> Array:
         """What all heads tell of what they see, [rows, H * value_dim]; `how`: the rest of `tape.attention`."""

@@ -63,6 +63,8 @@ class Layers:
             tape.add_positions(self.x, floats(tensors.outer["positions"]) * np.float32(scale), config.position_offset)
         if config.embedding_norm:
             self._norm(self.x, tensors.outer, "embedding_norm", self.x, self.eps, scale)
+        if config.latent:
+            self.latent.begin()
 
     def write(self, index: int, settings: LayerConfig, weights: Weights) -> None:
         """One layer: what it saw elsewhere, and what it makes of that, are added to x."""

@@ -153,6 +153,9 @@ MPT = {
     "down": "ffn.down_proj.weight",
 }
 
+_MPT = TensorNames(
+    MPT, {"embedding": "wte.weight", "final_norm": "norm_f.weight"}, layers="blocks.", prefixes=TRANSFORMER
+)
 _LLAMA, _GEMMA = TensorNames(LLAMA, OUTER), TensorNames(GEMMA, OUTER)
 _EXPERTS = TensorNames(EXPERTS, OUTER, variants=(STACKED_EXPERTS,))
 _DEEPSEEK = TensorNames(DEEPSEEK, OUTER, variants=(STACKED_EXPERTS,))
@@ -216,7 +219,6 @@ NAMES: dict[str, TensorNames] = {
     ),
     "FalconForCausalLM": _FALCON,
     "BloomForCausalLM": _FALCON,
-    "MptForCausalLM": TensorNames(
-        MPT, {"embedding": "wte.weight", "final_norm": "norm_f.weight"}, layers="blocks.", prefixes=TRANSFORMER
-    ),
+    "MptForCausalLM": _MPT,
+    "MPTForCausalLM": _MPT,
 }  # fmt: skip
