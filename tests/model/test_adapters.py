@@ -280,6 +280,15 @@ def test_tensors_that_do_not_fit(tmp_path: Path):
         assert len(str(error.value)) < 6000
 
 
+def test_an_adapter_of_the_model_without_its_head(tmp_path: Path):
+    """Trained on transformers' base class, whose modules' names are shorter."""
+    folder = changed(tmp_path)
+    rewritten(folder, {name.replace("model.model.model.", "model.model."): a for name, a in tensors_of(folder).items()})
+    one, expected, model = open_adapter(folder, base("llama")[1]), golden("llama-all"), model_of("llama")
+    model.set_adapters([one])
+    assert np.abs(logits(model, expected["input_ids"], [(one, 1.0)]) - expected["logits"]).max() < TOLERANCE
+
+
 def test_experts_are_refused(tmp_path: Path):
     folder = changed(tmp_path, "mixtral-attention", target_modules=r".*", exclude_modules=None)
     stored = tensors_of(folder)
