@@ -263,6 +263,8 @@ def test_tensors_that_do_not_fit(tmp_path: Path):
         (moved(f"{layers}.1.self_attn.qq_proj"), BadCheckpoint, "q_proj' is no module of LlamaForCausalLM; its layers"),
         (moved(f"{layers}.1.self_attn.q_norm"), UnsupportedModel, "q_norm' can't be adapted in LlamaForCausalLM"),
         (moved(f"{layers}.x.self_attn.q_proj"), BadCheckpoint, "is no module of LlamaForCausalLM"),
+        (moved(f"{layers}.01.self_attn.q_proj"), BadCheckpoint, "is no module of LlamaForCausalLM"),
+        (stored | moved("layers.0.self_attn.q_proj"), BadCheckpoint, "self_attn.q_proj' is there twice"),
         (moved("lm_head"), UnsupportedModel, "'lm_head': only maps inside of layers can be adapted"),
         (moved("model.embed_tokens"), UnsupportedModel, "only maps inside of layers"),
         (stored | {a: stored[a][:, :63].copy()}, BadCheckpoint, "asks for A [4, 64] and B [64, 4], found [4, 63] and"),
@@ -287,6 +289,12 @@ def test_an_adapter_of_the_model_without_its_head(tmp_path: Path):
     one, expected, model = open_adapter(folder, base("llama")[1]), golden("llama-all"), model_of("llama")
     model.set_adapters([one])
     assert np.abs(logits(model, expected["input_ids"], [(one, 1.0)]) - expected["logits"]).max() < TOLERANCE
+
+
+def test_routers_need_not_be_there(tmp_path: Path):
+    """An expression may fit their names, though PEFT found no linear map there."""
+    folder = changed(tmp_path, "mixtral-attention", target_modules=r".*(q_proj|o_proj|gate)")
+    assert len(open_adapter(folder, base("mixtral")[1]).tensors) == 5
 
 
 def test_experts_are_refused(tmp_path: Path):

@@ -6,6 +6,7 @@ the base has in one tensor and the model in parts is taken apart alike.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ ADAPTABLE = (
     "query", "key", "value", "output", "query_down", "query_up", "latent", "rotary_key",
     "gate", "up", "down", "router", "shared_gate", "shared_up", "shared_down",
 )  # fmt: skip
+_NUMBER = re.compile("0|[1-9][0-9]*")
 APART = 16  # numbers between rows: at a power of two from each other they would fall on the same lines of the cache
 
 
@@ -64,11 +66,14 @@ def open_adapter(folder: Path, config: ModelConfig) -> Adapter:
         if (layer, name) not in places:
             raise stems.refusal(module, layer, name)
         place = places[layer, name]
+        if f"{layer}.{place.name}" in tensors:
+            raise BadCheckpoint(f"{folder}: {module!r} is there twice, by another name too")
         tensors[f"{layer}.{place.name}"] = pair
         _check_shapes(folder, module, pair, place)
         layers[layer] |= _parts(config, pair, place)
-    for layer, name in places:
-        stems.check_present(layer, name)
+    for (layer, name), place in places.items():
+        if "router" not in place.parts:  # no linear map to transformers 5, whatever its name
+            stems.check_present(layer, name)
     return Adapter(folder, tuple(layers), tensors)
 
 
@@ -99,7 +104,7 @@ class _Stems:
         """The layer's number and the name below it. Raises for modules that are in no layer of the model."""
         for prefix in dict.fromkeys((*self.names.prefixes, "")):
             number, dot, name = module.removeprefix(prefix + self.names.layers).partition(".")
-            if module.startswith(prefix + self.names.layers) and dot and number.isascii() and number.isdigit():
+            if module.startswith(prefix + self.names.layers) and dot and _NUMBER.fullmatch(number):
                 if len(number) > 9 or int(number) >= self.config.num_layers:
                     both = f"is of layer {number[:12]}, but the model has {self.config.num_layers} layers"
                     raise self._wrong(f"{module!r} {both}, counted from 0")
