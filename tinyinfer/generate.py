@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from .errors import BadRequest
+from .model.adapters import Adapter
 from .model.forward import MOST_ROWS, Chunk, Model
 from .model.rope import keys_fit
 from .sampling import SamplingParams
@@ -99,24 +100,26 @@ class CachedSequence:
     def __init__(self, model: Model):
         self.model = model
         self.ids: list[int] = []  # those whose keys and values are held
+        self.adapters: Sequence[tuple[Adapter, float]] = ()  # that they went through
         self.sequence = model.new_cache().sequence()
         self._ropes = {layer.rope for layer in model.config.layers if layer.rope}
         # lengths of the text for which the held keys were rotated: at the last prefill, and now
         self._prefill_length = self._text_length = 0
         self.answer: object = None  # whoever feeds it: an answer that finds another here has lost its place
 
-    def prefill(self, ids: Sequence[int]) -> tuple[np.ndarray, int]:
-        """Hold exactly `ids` (at least one); give the logits float32 [vocab] after the last.
+    def prefill(self, ids: Sequence[int], adapters: Sequence[tuple[Adapter, float]] = ()) -> tuple[np.ndarray, int]:
+        """Hold exactly `ids` (at least one) by way of some adapters; give the logits float32 [vocab] after the last.
 
         What is held already of their beginning is kept, except the last token, whose logits are wanted, and except
-        where it would differ from a cold run; the second value says how many tokens that saved.
+        where it would differ from a cold run, as with other adapters; the second value says how many tokens that saved.
         """
-        kept = self._reusable(ids)
+        kept = self._reusable(ids) if adapters == self.adapters else 0
         if kept:
             self.sequence.rewind(kept)
         else:
             self.sequence.release()
         del self.ids[kept:]
+        self.adapters = adapters
         self._prefill_length = len(ids)
         for begin in range(kept, len(ids), PREFILL_CHUNK):
             logits = self._feed(ids[begin : begin + PREFILL_CHUNK], len(ids))
@@ -131,11 +134,11 @@ class CachedSequence:
         length = len(self.ids) + 1
         switching = [rope for rope in self._ropes if rope.kind == "longrope"]
         if not keys_fit(switching, self._text_length, length):
-            return self.prefill([*self.ids, id])[0]
+            return self.prefill([*self.ids, id], self.adapters)[0]
         return self._feed([id], length)
 
     def _feed(self, ids: Sequence[int], text_length: int) -> np.ndarray:
-        logits = self.model.forward([Chunk(self.sequence, np.asarray(ids), text_length)])
+        logits = self.model.forward([Chunk(self.sequence, np.asarray(ids), text_length, adapters=self.adapters)])
         self.ids += ids
         self._text_length = text_length
         return logits[0]
@@ -158,10 +161,12 @@ def generate(
     stop_ids: frozenset[int],
     decoder: TextDecoder,
     context: int,
+    adapters: Sequence[tuple[Adapter, float]] = (),
 ) -> Iterator[Piece]:
     """Yield the answer piece by piece, a token each; the last piece holds the whole.
 
-    `params` are resolved, `prompt_ids` valid and no longer than `context`, which prompt and answer share.
+    `params` are resolved, `prompt_ids` valid and no longer than `context`, which prompt and answer share; both go
+    through `adapters`.
     Raises `SamplingError` for logits that can't be sampled from, and `BadRequest` where another answer was begun from
     `held` before this one was done.
     """
@@ -187,7 +192,7 @@ def generate(
         began = time.perf_counter()
         if not ids:
             held.answer = ids
-            logits, cached = held.prefill(prompt_ids)
+            logits, cached = held.prefill(prompt_ids, adapters)
             prefill_seconds = time.perf_counter() - began
         elif held.answer is not ids:
             raise BadRequest("this answer can't go on: its session has begun another one since")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .adapters import Adapters, Folders, Wish
 from .cache import KV_DTYPES
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
@@ -39,6 +40,7 @@ def load(
     context: int | None = None,
     kv_dtype: str = "float16",
     threads: int | None = None,
+    lora: Folders | None = None,
 ) -> LLM:
     """Load a model: a catalogue name, a repository id already pulled, a Hugging Face folder, or a .gguf file.
 
@@ -56,6 +58,8 @@ def load(
                   head and token
     threads       how many to compute with, by default TINYINFER_THREADS, else one for each physical core that the
                   process may use; models that ask for the same number share them
+    lora          folders of LoRA adapters as PEFT saves them, one or several, or a mapping from folders to scales: what
+                  requests go through that do not say otherwise, see `LLM.load_adapter`
 
     Raises `ModelNotFound` saying what to type where it is not there, `BadCheckpoint` and `UnsupportedModel` for what is
     wrong with its files, `BadRequest` for the other arguments.
@@ -69,7 +73,10 @@ def load(
     if quantize is not None:
         checkpoint = quantize_checkpoint(checkpoint, scheme=quantize)
     checkpoint = dequantized(checkpoint) if activations == "f32" else checkpoint
-    return LLM(checkpoint, context, kv_dtype=kv_dtype, threads=threads)
+    llm = LLM(checkpoint, context, kv_dtype=kv_dtype, threads=threads)
+    if lora is not None:
+        llm.adapters.load_usual(lora)
+    return llm
 
 
 class LLM:
@@ -80,6 +87,7 @@ class LLM:
     context          tokens that prompt and answer may have together
     stop_ids         end-of-sequence ids, of generation_config, config and tokenizer together
     unused_tensors   names in the files that the model does not read
+    adapters         the LoRA adapters at hand
     """
 
     def __init__(
@@ -100,6 +108,7 @@ class LLM:
         self.context = _checked_context(context, self.config)
         self.unused_tensors = tensors.unused
         self.model = Model(self.config, tensors, kv_dtype=kv_dtype, threads=threads)
+        self.adapters = Adapters(self.model)
         also = token_ids(checkpoint.generation_config.get("eos_token_id"), "generation_config.json: eos_token_id")
         self.stop_ids = frozenset(self.config.eos_ids + also)
         if self._tokenizer is not None:
@@ -131,14 +140,29 @@ class LLM:
             raise TemplateError(f"{self.path}: this model has no chat template, so it can only continue a prompt")
         return ChatTemplate(self.checkpoint.chat_template, self.tokenizer.special_tokens)
 
-    def forward(self, ids: Sequence[int]) -> np.ndarray:
+    def load_adapter(self, folder: str | os.PathLike, name: str | None = None) -> str:
+        """Have a LoRA adapter at hand, a folder as PEFT saves it; gives its name, by default the folder's own.
+
+        What a request goes through is its `adapters`: a name, several, pairs of a name and a scale, or a mapping from
+        names to scales; an empty list is the model as it is, and None, the default, what `load` was given. Requests
+        with different adapters run side by side. Raises `ModelNotFound`, `BadCheckpoint` or `UnsupportedModel` for what
+        can't be applied, naming the tensor or the setting, and `BadRequest` for a name that is taken.
+        """
+        return self.adapters.load(folder, name)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; raises `BadRequest` where there is none of that name."""
+        self.adapters.unload(name)
+
+    def forward(self, ids: Sequence[int], adapters: Wish = None) -> np.ndarray:
         """Logits of a sequence with nothing before it: int [n] -> float32 [n, vocab]; row i scores what follows i."""
+        chosen = self.adapters.chosen(adapters)
         ids = self._checked_ids(ids, "a flat list of ids")
         if not ids:
             raise BadRequest("expected at least one id, found none", "ids")
         sequence, array = CachedSequence(self.model).sequence, np.array(ids)
         parts = [array[begin : begin + MOST_ROWS] for begin in range(0, len(array), MOST_ROWS)]
-        rows = [self.model.forward([Chunk(sequence, part, len(array), slice(None))]) for part in parts]
+        rows = [self.model.forward([Chunk(sequence, part, len(array), slice(None), chosen)]) for part in parts]
         return np.concatenate(rows)
 
     def session(self) -> Session:
@@ -148,8 +172,9 @@ class LLM:
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
     ) -> Iterator[Piece]:
-        """Continue a prompt, text or ids, yielding pieces as they come; `overrides` are fields of SamplingParams.
+        """Continue a prompt, text or ids, yielding pieces as they come.
 
+        `overrides` are fields of SamplingParams, and `adapters`, see `load_adapter`; so they are in what follows.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
         prompt alone is longer than the context. A model without a tokenizer takes and gives ids, and its text is "".
         """
@@ -222,6 +247,7 @@ class LLM:
 class Session:
     """Calls that share a cache: whatever begins as the last call did, prompt and answer, is not computed again.
 
+    That holds as long as the adapters are the same.
     One answer at a time: a stream that is read on after another call was begun raises `BadRequest`. Threads that
     generate at the same time take a session each.
     """
@@ -240,16 +266,22 @@ class Session:
         return list(self._held.ids)
 
     def stream(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        adapters: Wish = None,
+        **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         llm = self.llm
         if not isinstance(params, SamplingParams | None):
             raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
         params = (params or SamplingParams()).with_overrides(**overrides).resolved(llm.checkpoint.generation_config)
+        chosen = llm.adapters.chosen(adapters)
         ids = llm.prompt_ids(prompt)
         decoder = self._text_decoder(params)
-        return generate(self._held, ids, params, llm.stop_ids, decoder, llm.context)
+        return generate(self._held, ids, params, llm.stop_ids, decoder, llm.context, chosen)
 
     def generate(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any

@@ -30,20 +30,21 @@ def read_folder(folder: Path) -> Checkpoint:
 
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder}: not a model: there is no config.json in it")
-    tokenizer_config = _read_json(folder / "tokenizer_config.json", missing={})
+    tokenizer_config = read_json(folder / "tokenizer_config.json", missing={})
     config, tensors = _config_and_tensors(folder)
     return Checkpoint(
         source=folder,
         config=config,
         tensors=tensors,
-        generation_config=_read_json(folder / "generation_config.json", missing={}),
+        generation_config=read_json(folder / "generation_config.json", missing={}),
         tokenizer_json=tokenizer_json_from_folder(folder),
         tokenizer_config=tokenizer_config,
         chat_template=_chat_template(folder, tokenizer_config),
     )
 
 
-def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON object; `missing` where there is no such file. Raises `BadCheckpoint`, saying what is there instead."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -62,7 +63,7 @@ def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, A
 
 
 def _config_and_tensors(folder: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     try:
         method = quantization_method(config)
     except UnsupportedModel as error:
@@ -80,14 +81,14 @@ def _quantization_beside(folder: Path) -> dict[str, Any]:
     """What the first programs for GPTQ and AWQ wrote into a file of its own."""
     for file, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
         if (folder / file).is_file():
-            return {"quantization_config": {"quant_method": method} | _read_json(folder / file)}
+            return {"quantization_config": {"quant_method": method} | read_json(folder / file)}
     return {}
 
 
 def _metadata(folder: Path) -> dict[str, str]:
     """The metadata of all files that hold weights."""
     index = (folder / INDEX).is_file()
-    files = sorted(set(_read_json(folder / INDEX)["weight_map"].values())) if index else _weight_files(folder)
+    files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if index else _weight_files(folder)
     return {key: value for file in files for key, value in read_metadata(folder / file).items()}
 
 
@@ -105,7 +106,7 @@ def _open_weights(folder: Path) -> dict[str, np.ndarray]:
 
 def _open_indexed(folder: Path) -> dict[str, np.ndarray]:
     """Where there is an index, it alone says which file holds which tensor."""
-    weight_map = _read_json(folder / INDEX).get("weight_map")
+    weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadCheckpoint(f"{folder / INDEX}: expected weight_map, a JSON object of tensor and file names")
     shards: dict[str, dict[str, np.ndarray]] = {}
@@ -160,7 +161,7 @@ def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadCheckpoint(f"{path}: can't be read: {error}") from None
-    template = _read_json(folder / "chat_template.json", missing=tokenizer_config).get("chat_template")
+    template = read_json(folder / "chat_template.json", missing=tokenizer_config).get("chat_template")
     if isinstance(template, list):  # several by name; "default" is the one for chats
         named = [item for item in template if isinstance(item, dict)]
         template = next((item.get("template") for item in named if item.get("name") == "default"), None)

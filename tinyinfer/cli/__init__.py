@@ -6,6 +6,7 @@
     chat.py         chat: the interactive session; conversation.py what was said, terminal.py how a turn is read
     models.py       pull, list, convert
     quantize.py     quantize
+    merge.py        merge: a model and adapters to one model
     info.py         info: a model's facts, and what fits into this machine's memory
     bench.py        bench: speed, beside what the machine could do
     tokenize.py     tokenize: text to ids
@@ -38,6 +39,7 @@ COMMANDS = {  # name: (module, usage, what it does)
         "turn a GGUF file, or a folder of any kind, into a plain one or one of ours",
     ),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
+    "merge": ("merge", "merge MODEL OUT --lora PATH", "add LoRA adapters to a model's weights"),
     "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }

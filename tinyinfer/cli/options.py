@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -98,8 +99,37 @@ def add_loading(parser: Parser, verbose: str) -> None:
     add("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
     activations_help = "what quantized weights are multiplied with (default: int8; f32 with TINYINFER_KERNELS=numpy)"
     add("--activations", choices=("int8", "f32"), help=activations_help)
+    add_lora(parser)
     add("-q", "--quiet", action="store_true", help="no timings and no progress")
     add("-v", "--verbose", action="store_true", help=verbose)
+
+
+def add_lora(parser: Parser, required: bool = False) -> None:
+    """Adapters, each with a scale of its own."""
+    lora_help = "a LoRA adapter, a folder as PEFT saves it, at this scale (default: 1); may be given several times"
+    parser.add_argument("--lora", action="append", metavar="PATH[:SCALE]", required=required, help=lora_help)
+
+
+def lora_scales(args: argparse.Namespace) -> dict[str, float]:
+    """What --lora asks for: a number after the last colon is a scale. Raises `BadRequest` for a folder given twice."""
+    scales: dict[str, float] = {}
+    for given in args.lora or []:
+        path, colon, end = given.rpartition(":")
+        scale = _number(end) if colon else None
+        path, scale = (given, 1.0) if scale is None else (path, scale)
+        if path in scales:
+            raise BadRequest(f"--lora {path} was given twice", "lora")
+        if not math.isfinite(scale):
+            raise BadRequest(f"--lora {given}: the scale should be a number, found {end}", "lora")
+        scales[path] = scale
+    return scales
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def add_kv_dtype(parser: Parser) -> None:
@@ -130,6 +160,7 @@ def load_model(args: argparse.Namespace) -> LLM:
         context=args.context or None,
         kv_dtype=args.kv_dtype,
         threads=args.threads,
+        lora=lora_scales(args) or None,
     )
 
 

@@ -28,10 +28,15 @@ class Step:
     angles     for each kind of rotation, cosines and sines of all rows, float32 [rows, dims / 2]
     logits     float32 [wanted, vocab], to be written
     ids        int64 [rows]: the new tokens; for tapes that begin with them
+    adapters   for each chunk, the numbers of its adapters and a scale for each; by default none
     """
 
-    def __init__(self, sequences: Sequence[CachedTokens], counts: Sequence[int], wanted, angles, logits, ids=NO_IDS):
+    def __init__(
+        self, sequences: Sequence[CachedTokens], counts: Sequence[int], wanted, angles, logits, ids=NO_IDS,
+        adapters: Sequence[Sequence[tuple[int, float]]] | None = None,
+    ):  # fmt: skip
         self.sequences, self.counts, self.wanted, self.ids = sequences, counts, wanted, ids
+        self.adapters = [()] * len(counts) if adapters is None else adapters
         self.angles, self.logits = angles, logits
         self.ends = list(accumulate(counts))
         self.rows = self.ends[-1]
@@ -52,13 +57,14 @@ class Step:
         self._chunks, num_states = self._chunk_table(own)
         self._row_chunks = np.repeat(np.arange(len(self.counts)), self.counts)
         self._states = np.empty((num_states, heads, dim + 2), np.float32)
+        self._adapters, self._scales = self._adapter_table()
         registers = {
             t.ROWS: self.rows, t.WANTED: len(self.wanted), t.CHUNKS: len(self.counts),
             t.CHUNK_WIDTH: self._chunks.shape[1], t.CHUNK_TABLE: address(self._chunks),
             t.ROW_CHUNKS: address(self._row_chunks), t.WANTED_ROWS: address(self.wanted),
             t.LOGITS: address(self.logits), t.STATES: address(self._states), t.NUM_STATES: num_states,
             t.SINGLE: max(self.counts) <= 1, t.OWN: own,
-            t.IDS: address(self.ids),
+            t.IDS: address(self.ids), t.ADAPTERS: address(self._adapters), t.ADAPTER_SCALES: address(self._scales),
         }  # fmt: skip
         angles = [address(array) for pair in self.angles for array in pair]
         first_own = [own_from + t.OWN_ROWS * (thread - 1) if own and thread else 0 for thread in range(threads)]
@@ -81,6 +87,12 @@ class Step:
             table.append(line + self._places(sequence))
             states += count * stretches if kept else 0
         return np.array(table, np.int64), states
+
+    def _adapter_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each chunk's adapters begin, then their numbers; and their scales."""
+        starts = accumulate((len(used) for used in self.adapters), initial=0)
+        flat = [pair for used in self.adapters for pair in used]
+        return np.array([*starts, *(number for number, _ in flat)], np.int64), np.float32([scale for _, scale in flat])
 
     def _places(self, sequence: CachedTokens) -> list[int]:
         places = []

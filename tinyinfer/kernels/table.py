@@ -20,11 +20,12 @@ NUMBERS = 4  # float32 that go with a row
 
 # What stands in `step`; from ANGLES on, addresses of cosines and sines, a pair for each kind of rotation. Of a step of
 # few rows, OWN says that each thread works them out for itself where a buffer is one of which threads have their own,
-# and OWN_ROW where in such a buffer this thread's rows begin. SINGLE: no text has more than one new token.
+# and OWN_ROW where in such a buffer this thread's rows begin. SINGLE: no text has more than one new token. ADAPTERS:
+# see `lora.py`.
 (
     ROWS, WANTED, CHUNKS, CHUNK_WIDTH, CHUNK_TABLE, ROW_CHUNKS, WANTED_ROWS, LOGITS, STATES, NUM_STATES, SINGLE, OWN,
-    IDS, OWN_ROW, ANGLES,
-) = range(15)  # fmt: skip
+    IDS, ADAPTERS, ADAPTER_SCALES, OWN_ROW, ANGLES,
+) = range(17)  # fmt: skip
 OWN_ROWS = 4  # steps of up to this many rows: working them out twice costs less than handing them over
 
 # A row of the chunk table: the rows it has, the position of the first; tiles of queries and stretches of the past that

@@ -23,6 +23,7 @@ from ..quant.nf4 import expand_scales
 from ..quant.packed import ROW_BLOCK
 from . import plain
 from . import table as t
+from .adapted import Adapted, AdaptedMaps, plain_weight
 from .step import Step
 
 PIECE_BYTES = 1 << 15  # of a weight, claimed by a thread at a time
@@ -37,10 +38,10 @@ PACKED = {
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 
 Array = np.ndarray
-Weight = np.ndarray | PackedWeight
+Weight = np.ndarray | PackedWeight | Adapted
 
 
-class Tape:
+class Tape(AdaptedMaps):
     """The operations of a model, and the buffers that they hand on: float32 [most rows, width], of which a step uses
     the first rows. Operations run over a step's new tokens; with `wanted`, over the rows that need logits.
 
@@ -50,6 +51,7 @@ class Tape:
     """
 
     def __init__(self, most_rows: int, kv_dtype: str = "float32", threads: int | None = None):
+        super().__init__()
         self.most_rows, self.kv_dtype = most_rows, kv_dtype
         self._own_rows = 0
         if use_compiled():
@@ -131,12 +133,17 @@ class Tape:
     ) -> None:
         """out (+)= x weights^T + biases, the results of several weights side by side.
 
-        Weights are arrays of floats, or quantized: those meet x rounded to 8 bits in groups of 32.
+        Weights are arrays of floats, or quantized: those meet x rounded to 8 bits in groups of 32. Either may be
+        adapted, for which x stays as it is.
         """
-        self._quantize(x, weights)
+        narrow = self._prepare(x, weights)
         column = 0
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            self._linear(x, weight, bias, out, column, add, wait=i == len(weights) - 1)
+            wait, head, pieces = i == len(weights) - 1, len(self._rows), pieces_of(len(weight), weight.nbytes)
+            self._linear(x, plain_weight(weight), bias, out, column, add, wait, pieces)
+            if isinstance(weight, Adapted):
+                self._widen(x, weight, out, column, narrow, i, pieces)
+                self._join(head, wait)
             column += len(weight)
 
     def logits(self, x: Array, weight: Weight, bias: Array | None = None) -> None:
@@ -154,12 +161,14 @@ class Tape:
         A piece of it goes through in one go, for all rows; also into codes, for those `readers` of it that take codes.
         `both` [rows, width of all weights] holds what is between.
         """
-        self._quantize(x, weights)
+        narrow = self._prepare(x, weights)
         width = out.shape[1]
         pieces = pieces_of(width, sum(weight.nbytes for weight in weights))
         head = len(self._rows)
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            self._linear(x, weight, bias, both, i * width, False, pieces=pieces)
+            self._linear(x, plain_weight(weight), bias, both, i * width, False, pieces=pieces)
+            if isinstance(weight, Adapted):
+                self._widen(x, weight, both, i * width, narrow, i, pieces)
 
         def twin(step: Step) -> None:
             *gate, up = np.split(both[: step.rows], len(weights), axis=-1)
@@ -228,6 +237,12 @@ class Tape:
         spans = weight.scales.size // (8 * len(weight.codes))
         fields = [weight.codes.shape[1], weight.codes, weight.scales, weight.minimums, spans]
         return PACKED[weight.scheme, weight.scales.dtype.name], fields
+
+    def _prepare(self, x: Array, weights: Sequence[Weight]) -> list[int]:
+        """What linear maps need beside x; see `_quantize` and `_make_narrow`."""
+        head = self._last_head if self._row_result is x else None
+        self._quantize(x, weights)
+        return self._make_narrow(x, weights, head)
 
     def _quantize(self, x: Array, weights: Sequence[Weight], wanted: bool = False) -> None:
         """x as 8-bit codes for the quantized weights among those that follow; in NumPy they take x as it is."""
@@ -372,10 +387,10 @@ class Tape:
             whole = array if array.base is None else array.base
             self._current = {key for key in self._current if key[0] not in (array.ctypes.data, whole.ctypes.data)}
 
-    def _join(self, head: int) -> None:
+    def _join(self, head: int, wait: bool = True) -> None:
         """What follows row `head` of the table is done together with it, piece by piece."""
         self._rows[head][t.PARTS] = len(self._rows) - head
-        self._rows[head][t.WAIT] = 1
+        self._rows[head][t.WAIT] = int(wait)
         self._last_head = head
 
     def _field(self, value) -> int:
@@ -389,9 +404,9 @@ class Tape:
 
 def code_of(name: str) -> int:
     """The address of an operation's compiled code."""
-    from . import embedding, grouped, linear, operations, rows
+    from . import embedding, grouped, linear, lora, operations, rows
 
-    rooms = operations, linear, embedding, rows, grouped
+    rooms = operations, linear, embedding, rows, grouped, lora
     return next(vars(room)[name].address for room in rooms if name in vars(room))
 
 
@@ -406,7 +421,8 @@ def pieces_of(rows: int, nbytes: int) -> int:
 
 def group_counts(weights: Sequence[Weight]) -> list[int]:
     """Into how many groups the quantized ones among some weights take a row of x."""
-    return list(dict.fromkeys(weight.codes.shape[1] for weight in weights if isinstance(weight, PackedWeight)))
+    plain = map(plain_weight, weights)
+    return list(dict.fromkeys(weight.codes.shape[1] for weight in plain if isinstance(weight, PackedWeight)))
 
 
 def _as_stored(weight: Array) -> Array:

@@ -20,10 +20,12 @@ import numpy as np
 
 from .. import cache as kv
 from ..config import ModelConfig, Rope
+from ..errors import BadRequest
 from ..kernels.step import Step
 from ..kernels.tape import Tape
 from ..kernels.tape_grouped import GroupedTape
 from ..reference import softcap
+from .adapters import Adapter, adapted_layers
 from .layers import Layers, refuse_unsupported
 from .rope import rotary_angles
 from .tensors import ModelTensors
@@ -43,6 +45,7 @@ class Chunk:
     ids: np.ndarray  # int [n]
     text_length: int | None = None
     logits: slice = field(default_factory=lambda: slice(-1, None))  # which of the n; by default the last
+    adapters: Sequence[tuple[Adapter, float]] = ()  # those that the text goes through, each with a scale
 
 
 class Model:
@@ -62,14 +65,25 @@ class Model:
         if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
             me = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
+        self.set_adapters(())
+
+    def set_adapters(self, adapters: Sequence[Adapter]) -> None:
+        """Have these adapters at hand, and no others, for chunks to go through; without any, nothing is as before."""
+        tape = self._written(adapters)
+        with self._turn:
+            self._tape, self._numbers = tape, {adapter: number for number, adapter in enumerate(adapters)}
+
+    def _written(self, adapters: Sequence[Adapter]) -> Tape:
+        config, tensors = self.config, self.tensors
         kind = GroupedTape if config.experts or config.latent else Tape
-        self._tape = tape = kind(MOST_ROWS, kv_dtype, threads)
+        tape = kind(MOST_ROWS, self.kv_dtype, self.threads)
         layers = Layers(tape, config, self.ropes)
         layers.begin(tensors)
-        for index in range(config.num_layers):
-            layers.write(index, config.layers[index], tensors.layers[index])
+        for index, weights in enumerate(adapted_layers(tensors.layers, adapters)):
+            layers.write(index, config.layers[index], weights)
         layers.end(tensors)
         tape.finish(config.num_heads, config.cache_shape[1])
+        return tape
 
     def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:
         """An empty cache, of what this model keeps."""
@@ -81,7 +95,7 @@ class Model:
         The sequences' keys and values are written to their cache, and their lengths grow by the new tokens.
         Raises `ValueError` for more than MOST_ROWS new tokens, for a cache of another dtype than the model's, beyond
         the last of positions that were learned, and where two chunks are of one sequence: each would overwrite what the
-        other has stored.
+        other has stored. Raises `BadRequest` for an adapter that is not at hand (any more).
         """
         if sum(len(chunk.ids) for chunk in chunks) > MOST_ROWS:
             raise ValueError(f"a step takes at most {MOST_ROWS} new tokens")
@@ -94,8 +108,8 @@ class Model:
             raise ValueError(f"the model has learned {self.config.max_positions} positions, found a text of {longest}")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
-        step = self._step(chunks)
-        with self._turn:
+        with self._turn:  # numbers of adapters are those of the tape
+            step = self._step(chunks)
             self._tape.run(step)
         for chunk in chunks:
             chunk.sequence.advance(len(chunk.ids))
@@ -112,7 +126,14 @@ class Model:
         angles = [_angles(rope, chunks) for rope in self.ropes]
         logits = np.empty((len(wanted), self.config.vocab_size), np.float32)
         ids = np.concatenate([chunk.ids for chunk in chunks]).astype(np.int64, copy=False)
-        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits, ids)
+        adapters = [self._numbered(chunk.adapters) for chunk in chunks]
+        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits, ids, adapters)
+
+    def _numbered(self, adapters: Sequence[tuple[Adapter, float]]) -> list[tuple[int, float]]:
+        for adapter, _ in adapters:
+            if adapter not in self._numbers:
+                raise BadRequest(f"the adapter {adapter.source} is not loaded, or no longer", "adapters")
+        return [(self._numbers[adapter], scale) for adapter, scale in adapters]
 
 
 def _angles(rope: Rope, chunks: Sequence[Chunk]) -> list[np.ndarray]:

@@ -60,7 +60,7 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model
     Raises `BadCheckpoint` naming the first tensor that is missing or misshapen, `UnsupportedModel` one of no floats.
     """
     names = NAMES[config.architecture]
-    prefix = next((p for p in names.prefixes if p + names.outer["embedding"] in tensors), names.prefixes[0])
+    prefix = tensor_prefix(names, tensors)
     found = _Found(tensors)
     outer = dict(_read(prefix, names.outer, outer_shapes(config), 1, found.take))
     embedding = outer.pop("embedding")
@@ -73,6 +73,11 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model
                    for i, layer in enumerate(config.layers))  # fmt: skip
     unused = tuple(name for name in tensors if name not in found.used and not BUFFERS.search(name))
     return ModelTensors(embedding, head, outer, layers, config.experts.used if config.experts else 0, unused)
+
+
+def tensor_prefix(names: TensorNames, tensors: Mapping[str, Tensor]) -> str:
+    """What the names of a checkpoint's tensors begin with."""
+    return next((p for p in names.prefixes if p + names.outer["embedding"] in tensors), names.prefixes[0])
 
 
 class _Found:
@@ -104,7 +109,7 @@ def _layer(config: ModelConfig, layer: LayerConfig, names: TensorNames, stem: st
             parts = {part for plain in variant for part in FUSED.split(plain)}
             table = {plain: hf for plain, hf in table.items() if not parts & set(FUSED.split(plain))} | variant
     tensors = dict(_read(stem, table, layer_shapes(config, layer), config.num_kv_heads, found.take))
-    return _half_apart(config, layer, tensors) if config.rope_interleaved and layer.rope else tensors
+    return half_apart(config, layer, tensors) if config.rope_interleaved and layer.rope else tensors
 
 
 def _read(
@@ -140,12 +145,12 @@ def _parts(name: str, shapes: Shapes, sign: str, groups: int, take: Take) -> Ite
         whole = list(_array(whole)) if many else [whole]
     if transposed:
         whole = [_array(one).T for one in whole]
-    for part, place in zip(shapes, _places(rows, sign, groups), strict=True):
+    for part, place in zip(shapes, row_places(rows, sign, groups), strict=True):
         taken = tuple(_rows(one, place) for one in whole)
         yield part, taken if many else taken[0]
 
 
-def _places(rows: Sequence[int], sign: str, groups: int) -> list[slice | np.ndarray]:
+def row_places(rows: Sequence[int], sign: str, groups: int) -> list[slice | np.ndarray]:
     """Where the rows of each part are in a fused tensor; `names.py` explains the signs."""
     ends = np.cumsum(rows).tolist()
     if sign == "~":
@@ -173,7 +178,7 @@ def _array(tensor: Tensor) -> np.ndarray:
     return dequantize(tensor) if isinstance(tensor, PackedWeight) else tensor
 
 
-def _half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, Tensors]) -> dict[str, Tensors]:
+def half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, Tensors]) -> dict[str, Tensors]:
     """Put the rows of queries and keys in the order in which dimensions d and d + half of a head turn together.
 
     Scores are sums over dimensions, so that their order is free, as long as queries and keys have the same.
