@@ -1,0 +1,61 @@
+"""Log-probabilities: how likely a token was, and which others were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .candidates import Candidates, largest
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token at its place in a text: the natural logarithm of its probability there, and the likeliest ones.
+
+    `rank` is 1 for the likeliest token. `top` holds pairs of id and log-probability, likeliest first, the lower id
+    first among equals; tokens that can't come are left out, so that it may be shorter than was asked for.
+    """
+
+    id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+def model_logprob(logits: np.ndarray, id: int, top: int) -> TokenLogprob:
+    """Of one row of the model's logits, float32 [vocab], as they came: no temperature, no mask, no penalty.
+
+    A sum of exponentials in float64 of differences in float32: right to about 1e-7.
+    """
+    best = logits.max()
+    log_sum = float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
+    return _logprob(range(len(logits)), logits, log_sum, id, id, top)
+
+
+def sampled_logprob(tokens: Candidates, id: int, top: int) -> TokenLogprob:
+    """Of what a token was drawn from, after all steps; greedy gives the one it took the probability 1."""
+    best = tokens.logits.max()
+    log_sum = float(best) + math.log(np.exp(tokens.logits - best).sum())
+    return _logprob(tokens.ids, tokens.logits, log_sum, int(np.searchsorted(tokens.ids, id)), id, top)
+
+
+def _logprob(
+    ids: Sequence[int], logits: np.ndarray, log_sum: float, place: int, id: int, top: int
+) -> TokenLogprob:
+    chosen = logits[place]
+    rank = 1 + int(np.count_nonzero(logits > chosen)) + int(np.count_nonzero(logits[:place] == chosen))
+    found = []
+    if top:
+        best = largest(logits, top)
+        for at in best[np.argsort(-logits[best], kind="stable")]:
+            if logits[at] > -math.inf:
+                found.append((int(ids[at]), float(logits[at]) - log_sum))
+    return TokenLogprob(id, float(chosen) - log_sum, rank, tuple(found))
+
+
+def following_logprobs(rows: np.ndarray, following: Sequence[int], top: int) -> list[TokenLogprob]:
+    """Of each row of the model's logits, float32 [n, vocab], and the id that came after it."""
+    return [model_logprob(row, id, top) for row, id in zip(rows, following, strict=True)]
