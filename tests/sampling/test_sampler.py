@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tinyinfer.errors import SamplingError
 from tinyinfer.sampling import SamplingParams
-from tinyinfer.sampling.sampler import Sampler, draw
 from tinyinfer.sampling.candidates import Candidates, candidates, largest, weights
+from tinyinfer.sampling.sampler import Sampler, draw
 from tinyinfer.sampling.steps import min_p, temperature, top_p
 
 FOUR = [1.0, 3.0, 2.0, -math.inf]

@@ -173,9 +173,7 @@ class SamplingParams:
         return record | {"engine": f"tinyinfer {__version__}"}
 
     @classmethod
-    def from_dict(
-        cls, record: Mapping[str, Any], processors: Sequence[Callable[..., Any]] = ()
-    ) -> SamplingParams:
+    def from_dict(cls, record: Mapping[str, Any], processors: Sequence[Callable[..., Any]] = ()) -> SamplingParams:
         """What `to_dict` gave: with the same model and prompt it gives the same ids.
 
         `processors` are given anew, as a record has only their names. Warns where another version of the engine made
