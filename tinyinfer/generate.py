@@ -50,11 +50,6 @@ class Timings:
         return _rate(self.completion_tokens - 1, self.decode_seconds)
 
 
-def rows_at_once(vocab_size: int) -> int:
-    """How many tokens of a prompt to run at once where the logits after each are wanted."""
-    return min(max(LOGITS_AT_ONCE // vocab_size, 1), PREFILL_CHUNK)
-
-
 def _rate(count: int, seconds: float) -> float | None:
     return count / seconds if count > 0 and seconds > 0 else None
 
@@ -141,19 +136,29 @@ class CachedSequence:
         where it would differ from a cold run; the second value says how many tokens that saved. With `read` nothing is
         kept, and it is called with the logits after every token, float32 [n, vocab], some rows at a time.
         """
-        kept = 0 if read else self._reusable(ids)
+        if read:
+            for rows in self.rows(ids):
+                read(rows)
+            return rows[-1], 0
+        kept = self._reusable(ids)
         if kept:
             self.sequence.rewind(kept)
         else:
             self.sequence.release()
         del self.ids[kept:]
         self._prefill_length = len(ids)
-        chunk = rows_at_once(self.model.config.vocab_size) if read else PREFILL_CHUNK
-        for begin in range(kept, len(ids), chunk):
-            logits = self._feed(ids[begin : begin + chunk], len(ids), slice(None) if read else slice(-1, None))
-            if read:
-                read(logits)
-        return logits[-1], kept
+        for begin in range(kept, len(ids), PREFILL_CHUNK):
+            logits = self._feed(ids[begin : begin + PREFILL_CHUNK], len(ids))
+        return logits[0], kept
+
+    def rows(self, ids: Sequence[int]) -> Iterator[np.ndarray]:
+        """Hold exactly `ids`, run anew; yields the logits after every one, float32 [n, vocab], some rows at a time."""
+        self.sequence.release()
+        del self.ids[:]
+        self._prefill_length = len(ids)
+        count = min(max(LOGITS_AT_ONCE // self.model.config.vocab_size, 1), PREFILL_CHUNK)
+        for begin in range(0, len(ids), count):
+            yield self._feed(ids[begin : begin + count], len(ids), slice(None))
 
     def step(self, id: int) -> np.ndarray:
         """One more id; logits float32 [vocab] after it.

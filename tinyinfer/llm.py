@@ -131,9 +131,7 @@ class LLM:
         ids = self._checked_ids(ids, "a flat list of ids")
         if not ids:
             raise BadRequest("expected at least one id, found none", "ids")
-        rows: list[np.ndarray] = []
-        CachedSequence(self.model).prefill(ids, rows.append)
-        return np.concatenate(rows)
+        return np.concatenate(list(CachedSequence(self.model).rows(ids)))
 
     def session(self) -> Session:
         """A conversation or document that grows: its cache is kept from call to call."""

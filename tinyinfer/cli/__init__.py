@@ -8,6 +8,8 @@
     quantize.py     quantize
     info.py         info: a model's facts, and what fits into this machine's memory
     bench.py        bench: speed, beside what the machine could do
+    perplexity.py   perplexity: of a text, and how far one model is from another
+    sampling.py     sampling: what each parameter does; and the flags of sampling
     tokenize.py     tokenize: text to ids
     output.py       timings, JSON, sizes, progress bars
     tables.py       tables, for people and in Markdown
@@ -34,6 +36,8 @@ COMMANDS = {  # name: (module, usage, what it does)
     "convert": ("models", "convert FILE.gguf FOLDER", "turn a GGUF file into a Hugging Face style folder"),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
     "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
+    "perplexity": ("perplexity", "perplexity MODEL --text FILE", "measure how surprised a model is by a text"),
+    "sampling": ("sampling", "sampling", "show what each sampling parameter does"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }
 
@@ -99,7 +103,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {usage:26}{summary}" for _, usage, summary in COMMANDS.values()]
+    lines = [f"  {usage:31}{summary}" for _, usage, summary in COMMANDS.values()]
     return "\n".join(
         [
             "usage: tinyinfer COMMAND ...",

@@ -26,6 +26,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "mirostat": {"mirostat": 0},
 }
 ORDER = tuple(STEPS)
+GREEDY_STEPS = ("penalties", "dry", "processors")  # those that change what is likeliest
 TRUNCATIONS = ("top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc")  # which mirostat stands in for
 
 # what generation_config.json may advise, and what holds where neither it nor the caller says anything
@@ -58,9 +59,11 @@ class SamplingParams:
     xtc_probability       how often all tokens that reach `xtc_threshold` but the least likely are removed; 0 is off
     xtc_threshold         the probability that makes a token one of XTC's top choices; above 0.5 nothing happens
     repetition_penalty    divides the logits above 0 of tokens in prompt and output, multiplies those below; 1 is off
+    repetition_window     how many of the last tokens that penalty looks at; -1 is all, 0 none
     frequency_penalty     taken from a token's logit for each time it is in the output; 0 is off
+    frequency_window      how many of the last tokens of the output that penalty looks at; -1 is all, 0 none
     presence_penalty      taken from a token's logit once where it is in the output at all; 0 is off
-    ..._window            how many of the last tokens that penalty looks at; -1 is all, 0 none
+    presence_window       how many of the last tokens of the output that penalty looks at; -1 is all, 0 none
     dry_multiplier        strength of DRY, against repeating what was said before; 0 is off
     dry_base              growth of DRY's penalty for each token that the repeat is longer, from 1
     dry_allowed_length    tokens that may be repeated before DRY counts

@@ -13,13 +13,11 @@ from . import penalties, steps
 from .candidates import Candidates, unmasked
 from .dry import Dry
 from .mirostat import within_surprise
-from .params import SamplingParams
+from .params import GREEDY_STEPS, SamplingParams
 from .state import State
 from .xtc import exclude_top
 
 Step = Callable[[Candidates, State], Candidates]
-
-BEFORE_DRAWING = ("penalties", "dry", "processors")  # what greedy takes part in as well
 
 
 class Vocabulary(NamedTuple):
@@ -38,7 +36,7 @@ def steps_for(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, list
     Raises `BadRequest` where an id of `params` is outside the vocabulary.
     """
     fixed = _masks(params, vocabulary)
-    wanted = [name for name in params.order if not params.greedy or name in BEFORE_DRAWING]
+    wanted = [name for name in params.order if not params.greedy or name in GREEDY_STEPS]
     found = {name: made for name in wanted if (made := _made(name, params, vocabulary))}
     names = list(found)
     top_k = 0

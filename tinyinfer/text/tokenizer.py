@@ -91,6 +91,11 @@ class Tokenizer:
         """What joins pieces to text; None joins them with spaces."""
         return self._backend.decoder
 
+    @cached_property
+    def ids_of_tokens(self) -> dict[str, int]:
+        """Every token and its id."""
+        return self._backend.get_vocab()
+
     def id_of(self, token: str | None) -> int | None:
         """The id of one whole token, None where the vocabulary has no such token."""
         return None if token is None else self._backend.token_to_id(token)

@@ -1,4 +1,4 @@
-"""What both engines are asked: logits, histories, and lists of steps, by seed. Imported by the two scripts beside it."""
+"""What both engines are asked: logits, a history, and lists of steps. The two scripts beside it import this."""
 
 import random
 

@@ -102,7 +102,7 @@ only_here = [
 found = [run(made, fields, logits, HISTORY) for fields, logits in both()]
 found += [run(made, fields, logits, HISTORY) for fields in only_here for logits in LOGITS]
 repeats = []
-for name, (history, breakers) in REPEATS.items():
+for history, breakers in REPEATS.values():
     for values in ([0.8, 1.75, 2, ALL], [1.5, 1.2, 3, ALL], [2.0, 3.0, 1, 7], [0.5, 1.0, 2, ALL]):
         case = run(made, {"dry": [*values, breakers]}, "peaked", history)
         repeats.append({"history": history, "breakers": breakers, **case})
