@@ -71,10 +71,12 @@ class BlockPool:
     def free(self, blocks: Iterable[int]) -> None:
         """Give blocks back; one that others hold stays theirs."""
         for block in blocks:
-            others = self._shared.pop(block, 0)
+            others = self._shared.get(block, 0)
             if others > 1:
                 self._shared[block] = others - 1
-            elif others == 0:
+            elif others == 1:
+                del self._shared[block]
+            else:
                 heapq.heappush(self._free, block)
 
     def share(self, blocks: Iterable[int]) -> None:

@@ -20,10 +20,10 @@ END = "H"
 EXAMPLES: list[dict[str, Any]] = [
     {}, {"temperature": 0.0}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.1},
     {"typical_p": 0.3}, {"top_n_sigma": 1.0}, {"xtc_probability": 1.0, "xtc_threshold": 0.1},
-    {"mirostat": 2, "mirostat_tau": 1.5},
-    {"repetition_penalty": 1.3}, {"repetition_penalty": 1.3, "repetition_window": 2}, {"frequency_penalty": 0.5}, {"presence_penalty": 0.5}, {"dry_multiplier": 0.8}, {"logit_bias": {3: 2.0}},
-    {"banned_ids": (0,)}, {"allowed_ids": (1, 2)}, {"min_tokens": 5}, {"temperature": 0.5, "top_p": 0.8},
-    {"temperature": 0.5, "top_p": 0.8, "order": ("top_p", "temperature")},
+    {"mirostat": 2, "mirostat_tau": 1.5}, {"repetition_penalty": 1.3},
+    {"repetition_penalty": 1.3, "repetition_window": 2}, {"frequency_penalty": 0.5}, {"presence_penalty": 0.5},
+    {"dry_multiplier": 0.8}, {"logit_bias": {3: 2.0}}, {"banned_ids": (0,)}, {"allowed_ids": (1, 2)}, {"min_tokens": 5},
+    {"temperature": 0.5, "top_p": 0.8}, {"temperature": 0.5, "top_p": 0.8, "order": ("top_p", "temperature")},
 ]  # fmt: skip
 COLUMNS = ["", *NAMES]
 
