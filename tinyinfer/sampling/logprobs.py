@@ -54,7 +54,8 @@ def model_logprob(logits: np.ndarray, id: int, top: int) -> TokenLogprob:
     A sum of exponentials in float64 of differences in float32: right to about 1e-7.
     """
     best = logits.max()
-    log_sum = float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
+    with np.errstate(over="ignore"):  # to -inf, which has no share
+        log_sum = float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
     return _logprob(range(len(logits)), logits, log_sum, id, id, top)
 
 
