@@ -14,7 +14,8 @@ from tests.text.tiny_tokenizers import added_token, byte_level_tokenizer_json
 from tests.tiny_models import random_model
 from tinyinfer import LLM
 from tinyinfer.checkpoint.source import Checkpoint
-from tinyinfer.errors import BadRequest
+from tinyinfer.errors import BadRequest, SamplingError
+from tinyinfer.generate import CachedSequence
 from tinyinfer.lab.perplexity import Window, measure, windows_of
 
 VOCAB = 275
@@ -124,6 +125,18 @@ def test_what_can_not_be_measured(llm: LLM):
         measure(llm, TEXT, 64, 32, random_llm(vocab=280))
     other = random_llm(bos=llm.tokenizer.bos_token is None)
     assert measure(llm, TEXT, 64, 32, other)[2].mean < 1e-9  # the same weights; the text and not BOS is compared
+
+
+def test_one_token_has_no_error(llm: LLM):
+    found = measure(llm, "ab" if llm.tokenizer.bos_token is None else "a", 64, 32)[0]
+    assert (found.tokens, found.standard_error, found.perplexity_error) == (1, None, None)
+
+
+def test_weights_that_give_no_number_are_an_error(llm: LLM, monkeypatch: pytest.MonkeyPatch):
+    rows = CachedSequence.rows
+    monkeypatch.setattr(CachedSequence, "rows", lambda *args: (part * np.float32(np.nan) for part in rows(*args)))
+    with pytest.raises(SamplingError, match="found nan at id 0"):
+        measure(llm, TEXT, 64, 32)
 
 
 def test_a_model_of_other_tokens_is_refused():

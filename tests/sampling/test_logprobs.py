@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tinyinfer.errors import SamplingError
 from tinyinfer.sampling.candidates import Candidates
 from tinyinfer.sampling.logprobs import Score, TokenLogprob, model_logprob, sampled_logprob
 
@@ -48,6 +49,12 @@ def test_sampled_ones_are_of_what_was_left():
     assert (found.rank, [id for id, _ in found.top]) == (3, [7, 4])
 
 
+@pytest.mark.parametrize(("bad", "found"), [(math.nan, "found nan at id 2"), (math.inf, "found inf at id 2")])
+def test_logits_that_are_no_numbers_have_none(bad, found):
+    with pytest.raises(SamplingError, match=found):
+        model_logprob(np.float32([0, 1, bad]), 0, 1)
+
+
 def test_a_score_adds_up():
     parts = tuple(TokenLogprob(0, math.log(p), rank, ()) for p, rank in ((0.5, 1), (0.125, 2)))
     score = Score(parts)
@@ -55,3 +62,4 @@ def test_a_score_adds_up():
     assert score.perplexity == pytest.approx(4)
     assert not score.greedy
     assert Score(parts[:1]).greedy
+    assert Score((TokenLogprob(0, -1e4, 9, ()),)).perplexity == math.inf

@@ -222,8 +222,8 @@ def test_import_does_not_load_the_library():
 
 
 def test_bytes_of_tokens_join_to_the_text_also_through_half_characters():
-    for json in (byte_level_tokenizer_json(), sentencepiece_tokenizer_json(bos=False)):
-        tokenizer = make(json)
+    for built in (byte_level_tokenizer_json(), sentencepiece_tokenizer_json(bos=False)):
+        tokenizer = make(built)
         for text in ("the quick fox", "é 日 🔥 \n.", "lead  ing\x00x"):
             ids = tokenizer.encode(text, add_special_tokens=False)
             joined = b"".join(tokenizer.token_bytes(id) for id in ids)

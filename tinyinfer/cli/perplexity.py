@@ -69,18 +69,23 @@ def _record(found: Any) -> dict[str, Any]:
 
 
 def _lines(record: dict[str, Any]) -> list[str]:
+    bits = "" if record["bits_per_byte"] is None else f", {record['bits_per_byte']:.4f} bits a byte"
     where = f"{record['tokens']:,} tokens in {record['windows']:,} windows of {record['window']:,}"
     lines = [
-        f"perplexity     {record['perplexity']:.4f} ± {record['perplexity_error']:.4f}",
-        f"surprise       {record['mean_surprise']:.5f} nats a token, {record['bits_per_byte']:.4f} bits a byte",
+        f"perplexity     {_with_error(record['perplexity'], record['perplexity_error'])}",
+        f"surprise       {record['mean_surprise']:.5f} nats a token{bits}",
         f"scored         {where}, stride {record['stride']:,}",
     ]
     if "against" in record:
         other, apart = record["against"], record["divergence"]
         spread = f"median {apart['median']:.6f}, 99 % within {apart['percentile_99']:.5f}"
         lines += [
-            f"reference      perplexity {other['perplexity']:.4f} ± {other['perplexity_error']:.4f}",
-            f"divergence     {apart['mean']:.6f} ± {apart['standard_error']:.6f} nats a token, {spread}",
+            f"reference      perplexity {_with_error(other['perplexity'], other['perplexity_error'])}",
+            f"divergence     {_with_error(apart['mean'], apart['standard_error'], 6)} nats a token, {spread}",
             f"same likeliest {100 * apart['same_likeliest']:.2f} %",
         ]
     return lines
+
+
+def _with_error(value: float, error: float | None, digits: int = 4) -> str:
+    return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")

@@ -18,6 +18,8 @@ import numpy as np
 
 from ..errors import BadRequest
 from ..generate import CachedSequence
+from ..sampling.candidates import likeliest
+from ..sampling.logprobs import perplexity
 
 if TYPE_CHECKING:
     from ..llm import LLM
@@ -38,18 +40,18 @@ class Perplexity:
     tokens: int
     windows: int
     mean_surprise: float
-    standard_error: float  # of the mean, as if the tokens were independent
-    bits_per_byte: float
+    standard_error: float | None  # of the mean, as if the tokens were independent; None for one token
+    bits_per_byte: float | None  # None where the tokens say nothing
 
     @property
     def perplexity(self) -> float:
         """exp of the mean surprise."""
-        return math.exp(self.mean_surprise)
+        return perplexity(self.mean_surprise)
 
     @property
-    def perplexity_error(self) -> float:
+    def perplexity_error(self) -> float | None:
         """The standard error of the perplexity."""
-        return self.perplexity * self.standard_error
+        return None if self.standard_error is None else self.perplexity * self.standard_error
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Divergence:
     """How far a model is from a reference, by Kullback-Leibler divergences from it to the model, in nats a token."""
 
     mean: float
-    standard_error: float
+    standard_error: float | None
     median: float
     percentile_99: float
     largest: float
@@ -94,7 +96,8 @@ def measure(
     """The perplexity of a text; with `against`, also that model's, and how far `llm` is from it.
 
     window and stride are tokens; `step` is told how many windows of how many are done. Raises `BadRequest` for a text
-    of too few tokens, for an impossible window or stride, and where the models do not share a vocabulary.
+    of too few tokens, for an impossible window or stride, and where the models do not share a vocabulary;
+    `SamplingError` for logits that are no numbers.
     """
     ids = llm.tokenizer.encode(text, add_special_tokens=False)
     bos = [id for id in llm.tokenizer.encode("")[:1] if id == llm.tokenizer.bos_token_id]
@@ -127,8 +130,11 @@ def measure(
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities float64 [n, vocab] of logits float32 [n, vocab]."""
-    shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    """Log-probabilities float64 [n, vocab] of logits float32 [n, vocab]; raises `SamplingError` where one is NaN."""
+    best = logits.max(1, keepdims=True)
+    for row in np.flatnonzero(~np.isfinite(best)):
+        likeliest(logits[row])  # which says what is wrong
+    shifted = logits.astype(np.float64) - best
     return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
@@ -155,7 +161,7 @@ def _check_vocabulary(llm: LLM, against: LLM) -> None:
 
 def _perplexity(surprises: np.ndarray, windows: int, size: int) -> Perplexity:
     mean = float(surprises.mean())
-    bits = float(surprises.sum()) / math.log(2) / size if size else math.nan
+    bits = float(surprises.sum()) / math.log(2) / size if size else None
     return Perplexity(len(surprises), windows, mean, _standard_error(surprises), bits)
 
 
@@ -168,5 +174,5 @@ def _divergence(values: np.ndarray, same: np.ndarray) -> Divergence:
     )  # fmt: skip
 
 
-def _standard_error(values: np.ndarray) -> float:
-    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+def _standard_error(values: np.ndarray) -> float | None:
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None

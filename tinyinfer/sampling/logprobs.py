@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .candidates import Candidates, largest
+from .candidates import Candidates, largest, likeliest
 from .params import SamplingParams
+
+LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Score:
     @property
     def perplexity(self) -> float:
         """exp of the mean surprise of a token."""
-        return math.exp(-self.logprob / len(self.tokens))
+        return perplexity(-self.logprob / len(self.tokens))
 
     @property
     def greedy(self) -> bool:
@@ -48,12 +51,18 @@ class Score:
         return all(token.rank == 1 for token in self.tokens)
 
 
+def perplexity(mean_surprise: float) -> float:
+    """exp of nats a token; infinite where that is more than a float holds."""
+    return math.exp(mean_surprise) if mean_surprise < LARGEST_EXPONENT else math.inf
+
+
 def model_logprob(logits: np.ndarray, id: int, top: int) -> TokenLogprob:
     """Of one row of the model's logits, float32 [vocab], as they came: no temperature, no mask, no penalty.
 
-    A sum of exponentials in float64 of differences in float32: right to about 1e-7.
+    A sum of exponentials in float64 of differences in float32: right to about 1e-7. Raises `SamplingError` as
+    `likeliest` does, for NaN among others.
     """
-    best = logits.max()
+    best = logits[likeliest(logits)]
     with np.errstate(over="ignore"):  # to -inf, which has no share
         log_sum = float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
     return _logprob(range(len(logits)), logits, log_sum, id, id, top)
