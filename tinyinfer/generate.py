@@ -123,7 +123,10 @@ class CachedSequence:
         self.answer: object = None  # whoever feeds it: an answer that finds another here has lost its place
 
     def fork(self) -> CachedSequence:
-        """A second sequence that holds the same; the memory is shared until either goes on."""
+        """A second sequence that holds the same; the memory is shared until either goes on.
+
+        Sequences that share memory take their steps one at a time, in one thread.
+        """
         twin = CachedSequence(self.model, self.sequence.fork())
         twin.ids = list(self.ids)
         twin._prefill_length, twin._text_length = self._prefill_length, self._text_length

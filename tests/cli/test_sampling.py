@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 
 from tests.chain_models import say, write_chain_model
-from tests.cli.commands import ROOT, refused, tinyinfer
+from tests.cli.commands import ROOT, tinyinfer
+from tinyinfer.cli import main
 from tinyinfer.cli.options import Parser
 from tinyinfer.cli.run import run_command
 from tinyinfer.cli.sampling import sampling_params
@@ -76,9 +78,21 @@ def model(tmp_path_factory) -> Path:
     return write_chain_model(tmp_path_factory.mktemp("model") / "chain", say("bé", after="a"))
 
 
-def test_log_probabilities_as_json_have_the_bytes_of_half_characters(model):
-    done = tinyinfer("run", model, "a", "--raw", "--json", "--logprobs", "1", "--prompt-logprobs", "0", "-l", "98+1")
-    record = json.loads(done.stdout)
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """Run a command in this process, which has the kernels already: exit code, standard output, standard error."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command sets
+
+    def run(*argv: object) -> tuple[int, str, str]:
+        code = main([*map(str, argv), "-q"])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_log_probabilities_as_json_have_the_bytes_of_half_characters(model, call):
+    flags = ("run", model, "a", "--raw")
+    record = json.loads(call(*flags, "--json", "--logprobs", "1", "--prompt-logprobs", "0", "-l", "98+1")[1])
     assert record["text"] == "bé"
     assert [token["bytes"] for token in record["logprobs"][:3]] == [[98], [0xC3], [0xA9]]
     assert [token["text"] for token in record["logprobs"][:3]] == ["b", "\ufffd", "\ufffd"]
@@ -86,45 +100,63 @@ def test_log_probabilities_as_json_have_the_bytes_of_half_characters(model):
     assert record["prompt_logprobs"] == [None]
     assert record["sampling"]["logit_bias"] == {"98": 1.0}
     assert re.fullmatch(r"tinyinfer \d+\.\d+\.\d+", record["sampling"]["engine"])
-    assert "with --json only" in refused(tinyinfer("run", model, "a", "--logprobs", "1"))
+    code, out, err = call(*flags, "--logprobs", "1")
+    assert (code, out) == (2, "")
+    assert "with --json only" in err
 
 
-def test_samples(model):
+def test_samples(model, call):
     flags = ("run", model, "a", "--raw", "--samples", "3", "--temp", "1e-9", "-s", "5")
-    done = tinyinfer(*flags, "-v")
-    assert (done.returncode, done.stdout) == (0, "bé\n" * 3)
-    assert [f"sample {i} of 3, seed {i + 4}" in done.stderr for i in (1, 2, 3)] == [True] * 3
-    assert [run["sampling"]["seed"] for run in json.loads(tinyinfer(*flags, "--json").stdout)] == [5, 6, 7]
-    assert "n should be a whole number from 1" in refused(tinyinfer("run", model, "a", "--samples", "0"))
+    code, out, err = call(*flags)
+    assert (code, out) == (0, "bé\n" * 3)
+    assert [f"sample {i} of 3, seed {i + 4}" in err for i in (1, 2, 3)] == [True] * 3
+    assert [run["sampling"]["seed"] for run in json.loads(call(*flags, "--json")[1])] == [5, 6, 7]
+    assert "n should be a whole number from 1" in call("run", model, "a", "--samples", "0")[2]
 
 
-def test_verbose_shows_what_is_not_neutral(model):
-    done = tinyinfer(
-        "run", model, "a", "--raw", "-v", "--temp", "0.5", "-s", "3", "--min-p", "0.2", "--banned-ids", "1"
-    )
-    assert "sampling    temperature 0.5, min_p 0.2, banned_ids (1,), seed 3\n" in done.stderr
-    done = tinyinfer("run", model, "a", "--raw", "-v", "--top-k", "5", "--frequency-penalty", "0.5")
-    assert "sampling    greedy, frequency_penalty 0.5\n" in done.stderr
+def test_verbose_shows_what_is_not_neutral(model, call):
+    flags = ("run", model, "a", "--raw", "-v")
+    err = call(*flags, "--temp", "0.5", "-s", "3", "--min-p", "0.2", "--banned-ids", "1")[2]
+    assert "sampling    temperature 0.5, min_p 0.2, banned_ids (1,), seed 3\n" in err
+    err = call(*flags, "--top-k", "5", "--frequency-penalty", "0.5")[2]
+    assert "sampling    greedy, frequency_penalty 0.5\n" in err
 
 
-def test_perplexity(model, tmp_path):
-    (tmp_path / "text").write_text("ab")
-    done = tinyinfer("perplexity", model, "--text", tmp_path / "text", "--json", "--against", model, "-q")
-    record = json.loads(done.stdout)
+def test_perplexity(model, call, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("ab")
+    record = json.loads(call("perplexity", model, "--text", text, "--json", "--against", model)[1])
     assert (record["tokens"], record["window"], record["stride"]) == (1, 512, 256)
     assert record["perplexity"] == pytest.approx(1, abs=0.01)  # a chain is sure of what follows
+    assert record["perplexity_error"] is None
     assert (record["divergence"]["mean"], record["divergence"]["same_likeliest"]) == (pytest.approx(0, abs=1e-5), 1)
-    done = tinyinfer("perplexity", model, "-c", "64", "--stride", "16", input="abababab", home=tmp_path)
-    assert done.stdout.startswith("perplexity ")
-    assert "scored         7 tokens in 1 windows of 64, stride 16" in done.stdout
-    for flags, message in (
-        (["--stride", "0"], "stride should be from 1"),
-        (["-c", "1"], "at least 2 tokens"),
-        (["-c", "9999"], "found 9999"),
-    ):
-        assert message in refused(tinyinfer("perplexity", model, *flags, "-q", input="abc"))
-    assert "the text is empty" in refused(tinyinfer("perplexity", model, input=""))
-    assert "too few" in refused(tinyinfer("perplexity", model, "-q", input="a"))
+    text.write_text("abababab")
+    out = call("perplexity", model, "-c", "64", "--stride", "16", "-f", text)[1]
+    assert out.startswith("perplexity ")
+    assert "scored         7 tokens in 1 windows of 64, stride 16" in out
+    assert "\nsame likeliest 100.00 %" in call("perplexity", model, "-f", text, "--against", model)[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "message"),
+    [
+        (["--stride", "0"], "abc", "stride should be from 1"),
+        (["-c", "1"], "abc", "at least 2 tokens"),
+        (["-c", "9999"], "abc", "found 9999"),
+        ([], "", "the text is empty"),
+        ([], "a", "too few"),
+    ],
+)
+def test_what_perplexity_refuses(model, call, tmp_path, flags, text, message):
+    (tmp_path / "text").write_text(text)
+    code, out, err = call("perplexity", model, "--text", tmp_path / "text", *flags)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_a_text_can_be_piped_in(model):
+    done = tinyinfer("perplexity", model, input="ab\n")
+    assert (done.returncode, done.stdout.split()[:2]) == (0, ["perplexity", "1.0000"])
 
 
 def test_the_readme_shows_what_the_command_prints():

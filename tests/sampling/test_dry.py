@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinyinfer.sampling.candidates import Candidates
-from tinyinfer.sampling.dry import Dry, repeat_lengths
+from tinyinfer.sampling.dry import Breakers, Dry, repeat_lengths
 
 
 def slow_lengths(history: list[int], stop: int) -> dict[int, int]:
@@ -25,14 +25,15 @@ def slow_lengths(history: list[int], stop: int) -> dict[int, int]:
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 12))
 def test_repeats_are_as_long_as_they_look(history, longest):
-    assert repeat_lengths(np.array(history, np.int64), (), longest) == slow_lengths(history, longest)
+    assert repeat_lengths(np.array(history, np.int64), longest) == slow_lengths(history, longest)
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.sampled_from([[(3,)], [(2, 3)], [(3, 3), (1,)], [(0, 1, 0)]]))
 def test_no_repeat_reaches_across_a_breaker(history, breakers):
     ends = [i + len(b) for b in breakers for i in range(len(history)) if tuple(history[i : i + len(b)]) == b]
-    found = repeat_lengths(np.array(history, np.int64), breakers, 99)
-    assert found == slow_lengths(history, len(history) - max(ends, default=0))
+    behind = Breakers(breakers).behind_last(np.array(history, np.int64))
+    assert behind == len(history) - max(ends, default=0)
+    assert repeat_lengths(np.array(history, np.int64), behind) == slow_lengths(history, behind)
 
 
 def penalties(dry: Dry, history: list[int]) -> list[float]:
@@ -57,7 +58,7 @@ def test_a_window_forgets():
 def test_a_breaker_is_not_penalized_itself():
     history = [1, 2, 5, 0, 1, 2]
     assert penalties(Dry(0.5, 2.0, 2, -1), history)[5] == 0.5
-    assert penalties(Dry(0.5, 2.0, 2, -1, [(5,)]), history) == [0] * 6
+    assert penalties(Dry(0.5, 2.0, 2, -1, Breakers([(5,)])), history) == [0] * 6
 
 
 @pytest.mark.parametrize("base", [1.0, 1.75, 1e6])
