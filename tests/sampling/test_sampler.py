@@ -171,6 +171,17 @@ def test_top_k_keeps_the_first_k(logits, k):
     assert result.logits.tolist() == tokens.logits[expected].tolist()
 
 
+@pytest.mark.parametrize("k", [1, 2, 30, 31, 32, 400, 999])
+def test_the_largest_of_many_whatever_their_order(k):
+    rng = np.random.default_rng(0)
+    for values in (
+        np.zeros(1000), np.arange(1000.0), -np.arange(1000.0), rng.standard_normal(1007),
+        rng.integers(0, 5, 1024) * 1.0, np.where(np.arange(1000) % 62 < 31, 1.0, -math.inf), np.full(1000, -math.inf),
+    ):  # fmt: skip
+        expected = np.sort(np.argsort(-values, kind="stable")[:k])
+        assert largest(values, k).tolist() == expected.tolist()
+
+
 @given(LOGITS, st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 0.25, 0.5, 1e-9, 1 - 2**-53])))
 def test_top_p_keeps_the_shortest_start_that_reaches_p(logits, p):
     tokens = tokens_of(logits)
