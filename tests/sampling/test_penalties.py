@@ -103,6 +103,33 @@ def test_greedy_makes_no_float64_of_the_vocabulary():
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("values", [{"frequency_penalty": -1e308}, {"repetition_penalty": 1e-308}], ids=str)
+@pytest.mark.filterwarnings("error")
+def test_what_overflows_upwards_is_an_error_and_not_a_token(values, temperature):
+    sampler = sampler_after([2], [2, 2], temperature=temperature, **values)
+    with pytest.raises(SamplingError, match="found inf at id 2"):
+        sampler.sample(np.full(6, 3e38, np.float32))
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"frequency_penalty": 1e308},
+        {"repetition_penalty": 1e308},
+        {"logit_bias": {2: -1.7e308}},
+        {"dry_multiplier": 1e300},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error")
+def test_what_overflows_downwards_is_a_token_without_a_chance(values, temperature):
+    logits = np.float32([-1, -2, -0.5, -3, -4, -5])
+    draws = [sampler_after([0, 2, 0], [2, 0, 2, 0], seed=i, temperature=temperature, **values) for i in range(50)]
+    assert 2 not in {sampler.sample(logits) for sampler in draws}
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
 def test_banned_and_allowed_ids(temperature):
     logits = np.float32([5, 4, 3, 2, 1, 0])
     drawn = {

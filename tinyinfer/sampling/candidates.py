@@ -75,9 +75,13 @@ def places(tokens: Candidates, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def replaced(tokens: Candidates, at: np.ndarray, logits: np.ndarray | float) -> Candidates:
-    """A copy with other logits at the places `at`."""
+    """A copy with other logits at the places `at`. Raises `SamplingError` where one is NaN or +inf."""
     changed = tokens.logits.copy()
     changed[at] = logits
+    wrong = at[~(changed[at] < math.inf)]
+    if len(wrong):
+        found = f"{changed[wrong[0]]} at id {tokens.ids[wrong[0]]}"
+        raise SamplingError(f"a penalty or bias should leave logits finite or -inf, found {found}")
     return Candidates(tokens.ids, changed)
 
 

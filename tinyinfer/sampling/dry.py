@@ -69,7 +69,8 @@ class Dry:
         ids = np.fromiter(lengths.keys(), np.int64, len(lengths))
         at, found = places(tokens, ids)
         over = np.fromiter(lengths.values(), np.float64, len(lengths))[found] - self.allowed_length
-        return replaced(tokens, at, tokens.logits[at] - self.multiplier * self.base**over)
+        penalty = np.minimum(self.multiplier * self.base**over, LARGEST_PENALTY)
+        return replaced(tokens, at, tokens.logits[at] - penalty)
 
     @property
     def longest(self) -> int:

@@ -24,7 +24,7 @@ def repetition(tokens: Candidates, window: Window, penalty: float) -> Candidates
     """
     ids, _ = window.counts()
     at, _ = places(tokens, ids)
-    said = tokens.logits[at]
+    said = tokens.logits[at].astype(np.float64)
     return replaced(tokens, at, np.where(said > 0, said / penalty, said * penalty))
 
 

@@ -80,8 +80,9 @@ class Sampler:
             self.state.surprise_limit = next_limit(tokens, id, limit, p.mirostat_tau, p.mirostat_eta)
 
     def _through(self, tokens: Candidates) -> Candidates:
-        for step in self._steps:
-            tokens = step(tokens, self.state)
+        with np.errstate(over="ignore"):  # to -inf, which masks; where it would be +inf, the step raises
+            for step in self._steps:
+                tokens = step(tokens, self.state)
         return tokens
 
 
