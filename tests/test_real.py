@@ -97,7 +97,7 @@ def test_no_golden_answer_comes_near_a_tie():
     assert min(gaps) > TOLERANCE
 
 
-@each_prompt(lambda name, index: index < 2)
+@each_prompt(lambda name, index: name == "smollm2" and index < 2)
 def test_scores_and_log_probabilities_are_those_of_transformers(llm: tinyinfer.LLM, prompt: Any):
     ids, greedy = prompt["ids"], prompt["greedy"][:6]
     score = llm.score(ids[:1], ids[1:])
