@@ -98,6 +98,19 @@ def test_no_golden_answer_comes_near_a_tie():
     assert min(gaps) > TOLERANCE
 
 
+@each_prompt(lambda name, index: name == "smollm2" and index < 2)
+def test_scores_and_log_probabilities_are_those_of_transformers(llm: tinyinfer.LLM, prompt: Any):
+    ids, greedy = prompt["ids"], prompt["greedy"][:6]
+    score = llm.score(ids[:1], ids[1:])
+    np.testing.assert_allclose([t.logprob for t in score.tokens], prompt["prompt_logprobs"], rtol=0, atol=TOLERANCE)
+    assert llm.score(ids, greedy).greedy
+    done = llm.generate(ids, max_tokens=6, temperature=0, logprobs=5)
+    for token, top5 in zip(done.logprobs, prompt["top5"], strict=False):
+        expected_ids, expected = zip(*top5, strict=True)
+        assert [id for id, _ in token.top] == list(expected_ids)
+        np.testing.assert_allclose([logprob for _, logprob in token.top], expected, rtol=0, atol=TOLERANCE)
+
+
 @on_smollm2
 def test_greedy_over_the_growing_text_without_a_cache_is_the_same(llm: tinyinfer.LLM):
     ids = llm.tokenizer.encode("The three primary colours are")

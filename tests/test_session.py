@@ -165,6 +165,29 @@ def test_steps_give_what_a_cold_run_gives(kind: str):
         assert held.ids == ids
 
 
+def test_a_fork_goes_on_as_the_whole_would(random: Random):
+    """Also past the length at which keys are rotated otherwise, and into another prompt."""
+    held = random.held()
+    held.prefill(SYSTEM + USER1)
+    twin, other = held.fork(), held.fork()
+    both = [list(held.ids), list(held.ids)]
+    for turn in range(14):
+        for one, ids, id in ((held, both[0], turn), (twin, both[1], 99 - turn)):
+            ids.append(id)
+            logits = one.step(id)
+            cold = random.held()
+            expected = cold.prefill(SYSTEM + USER1)[0]
+            for said in ids[len(SYSTEM + USER1) :]:
+                expected = cold.step(said)
+            # the same steps in the same order, from memory of its own
+            np.testing.assert_array_equal(logits, expected)
+    assert other.ids == SYSTEM + USER1
+    random.check(other, SYSTEM + USER2)
+    random.check(twin, SYSTEM + USER2)
+    held.prefill(SYSTEM + MORE)
+    random.check(held.fork(), SYSTEM + MORE[:8])  # a fork knows for which length its keys were rotated
+
+
 def test_a_text_as_long_as_the_cached_one_is_not_taken_for_keys_rotated_on_the_way():
     # 40 tokens were prefilled, and rotated for a text of 40; the steps made it 44, and so is the new prompt's length
     random = random_of("dynamic")

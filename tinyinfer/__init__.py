@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from .generate import Completion, Piece, Timings
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
+    from .sampling.logprobs import Score, TokenLogprob
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
     "Completion": "generate", "Piece": "generate", "Timings": "generate",
+    "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
 }  # fmt: skip
 
 __all__ = [
@@ -32,9 +34,11 @@ __all__ = [
     "Completion",
     "Piece",
     "SamplingParams",
+    "Score",
     "Session",
     "Timings",
     "TinyinferError",
+    "TokenLogprob",
     "load",
 ]
 

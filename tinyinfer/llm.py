@@ -22,9 +22,12 @@ from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
 from .kernels.tape import use_compiled
-from .model.forward import MOST_ROWS, Chunk, Model
+from .model.adapters import Adapter
+from .model.forward import Model
 from .model.tensors import collect_tensors
 from .sampling import SamplingParams
+from .sampling.logprobs import Score, Scores
+from .sampling.sampler import Sampler
 from .text.chat import ChatTemplate
 from .text.stream import StreamDecoder
 from .text.tokenizer import Tokenizer
@@ -160,10 +163,7 @@ class LLM:
         ids = self._checked_ids(ids, "a flat list of ids")
         if not ids:
             raise BadRequest("expected at least one id, found none", "ids")
-        sequence, array = CachedSequence(self.model).sequence, np.array(ids)
-        parts = [array[begin : begin + MOST_ROWS] for begin in range(0, len(array), MOST_ROWS)]
-        rows = [self.model.forward([Chunk(sequence, part, len(array), slice(None), chosen)]) for part in parts]
-        return np.concatenate(rows)
+        return np.concatenate(list(CachedSequence(self.model).rows(ids, chosen)))
 
     def session(self) -> Session:
         """A conversation or document that grows: its cache is kept from call to call."""
@@ -185,6 +185,48 @@ class LLM:
     ) -> Completion:
         """Continue a prompt, text or ids; see `stream`."""
         return _last(self.stream(prompt, params, **overrides))
+
+    def samples(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        params: SamplingParams | None = None,
+        *,
+        adapters: Wish = None,
+        **overrides: Any,
+    ) -> list[Completion]:
+        """Continue a prompt in `n` ways, each what `generate` gives with the seed, the seed + 1, and so on.
+
+        The prompt is run once, and its keys and values are held once. Raises as `stream` does.
+        """
+        if type(n) is not int or n < 1:
+            raise BadRequest(f"n should be a whole number from 1, found {n!r}", "n")
+        ids, params = self.prompt_ids(prompt), self.resolved_params(params, **overrides)
+        first, chosen = CachedSequence(self.model), self.adapters.chosen(adapters)
+        pieces = self._answer(first, ids, params, chosen)
+        began = next(pieces)  # the prompt has been run, and nothing after it
+        branches = [first.fork() for _ in range(n - 1)]
+        found = [began.completion or _last(pieces)]
+        for i, branch in enumerate(branches, 1):
+            found.append(_last(self._answer(branch, ids, params.with_overrides(seed=params.seed + i), chosen)))
+        return found
+
+    def score(self, prompt: str | Sequence[int], continuation: str | Sequence[int], adapters: Wish = None) -> Score:
+        """How likely a continuation is after a prompt, by the model's raw distribution.
+
+        Texts are tokenized apart, so that no token lies across the seam. Raises `BadRequest` for an empty continuation,
+        and `ContextOverflow` where both together are longer than the context.
+        """
+        before = self.prompt_ids(prompt)
+        text = isinstance(continuation, str)
+        after = self.tokenizer.encode(continuation, add_special_tokens=False) if text else continuation
+        after = self._checked_ids(after, "text or a flat list of ids", "continuation")
+        if not after:
+            raise BadRequest("the continuation is empty: there is nothing to score", "continuation")
+        ids = self.prompt_ids(before + after)
+        scores = Scores(SamplingParams(prompt_logprobs=0), ids)
+        CachedSequence(self.model).prefill(ids, self.adapters.chosen(adapters), scores.read_prompt)
+        return Score(tuple(scores.prompt[len(before) :]))
 
     def chat_stream(
         self,
@@ -231,16 +273,48 @@ class LLM:
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         return ids
 
-    def _checked_ids(self, ids: Any, expected: str) -> list[int]:
+    def resolved_params(self, params: SamplingParams | None = None, **overrides: Any) -> SamplingParams:
+        """The complete sampling values: what was said, else what the model advises, else neutral."""
+        if not isinstance(params, SamplingParams | None):
+            raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
+        return (params or SamplingParams()).with_overrides(**overrides).resolved(self.checkpoint.generation_config)
+
+    def _answer(
+        self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
+    ) -> Iterator[Piece]:
+        """`generate` with all that this model adds; what was asked is checked before the first piece."""
+        decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
+        sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
+        return generate(held, ids, sampler, self.stop_ids, decoder, self.context, adapters)
+
+    def _text_decoder(self, params: SamplingParams) -> TextDecoder:
+        if self._tokenizer is not None:
+            return StreamDecoder(self._tokenizer, params.stop)
+        if params.stop:
+            raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
+        return _NoText()
+
+    def _dry_breakers(self, params: SamplingParams) -> list[tuple[int, ...]]:
+        """The ids of DRY's breakers: every token that holds the text of one, and the tokens of one that takes several.
+
+        A model without a tokenizer has no texts, and so none.
+        """
+        if not params.dry_multiplier or self._tokenizer is None:
+            return []
+        found = [(id,) for text in params.dry_breakers for id in self._tokenizer.ids_with(text)]
+        spelled = (self._tokenizer.encode(text, add_special_tokens=False) for text in params.dry_breakers)
+        return found + [tuple(ids) for ids in spelled if len(ids) > 1]
+
+    def _checked_ids(self, ids: Any, expected: str, parameter: str = "prompt") -> list[int]:
         try:
             array = np.asarray(ids)
         except ValueError:  # lists of different lengths
             array = np.array(None)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            raise BadRequest(f"expected {expected}, found {repr(ids)[:80]}", "prompt")
+            raise BadRequest(f"expected {expected}, found {repr(ids)[:80]}", parameter)
         outside = array[(array < 0) | (array >= self.config.vocab_size)]
         if outside.size:
-            raise BadRequest(f"id {outside[0]} is outside the vocabulary of {self.config.vocab_size:,}", "prompt")
+            raise BadRequest(f"id {outside[0]} is outside the vocabulary of {self.config.vocab_size:,}", parameter)
         return array.tolist()
 
 
@@ -274,14 +348,9 @@ class Session:
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
-        llm = self.llm
-        if not isinstance(params, SamplingParams | None):
-            raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
-        params = (params or SamplingParams()).with_overrides(**overrides).resolved(llm.checkpoint.generation_config)
-        chosen = llm.adapters.chosen(adapters)
-        ids = llm.prompt_ids(prompt)
-        decoder = self._text_decoder(params)
-        return generate(self._held, ids, params, llm.stop_ids, decoder, llm.context, chosen)
+        params = self.llm.resolved_params(params, **overrides)
+        chosen = self.llm.adapters.chosen(adapters)
+        return self.llm._answer(self._held, self.llm.prompt_ids(prompt), params, chosen)
 
     def generate(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
@@ -308,13 +377,6 @@ class Session:
     ) -> Completion:
         """As `LLM.chat`; the messages are all of the conversation, not only the new one."""
         return _last(self.chat_stream(messages, params, tools, **overrides))
-
-    def _text_decoder(self, params: SamplingParams) -> TextDecoder:
-        if self.llm._tokenizer is not None:
-            return StreamDecoder(self.llm._tokenizer, params.stop)
-        if params.stop:
-            raise UnsupportedModel(f"{self.llm.path}: stop strings need a tokenizer, and this model came without one")
-        return _NoText()
 
 
 class _NoText:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,42 @@ def test_releasing_twice_gives_back_once():
         assert sorted(pool.allocate(pool.num_blocks)) == list(range(pool.num_blocks))
 
 
+def test_a_fork_shares_blocks_until_one_of_the_two_writes():
+    cache = KVCache(config_of([None]), block_size=4)
+    sequence = cache.sequence()
+    sequence.reserve(10)
+    numbers = np.arange(20, dtype=np.float32).repeat(10).reshape(10, 2, 10)
+    sequence.tables[0].store(0, 0, numbers, -numbers)
+    sequence.advance(10)
+    twin = sequence.fork()
+    assert held(sequence) == held(twin) == [[0, 1, 2]]
+    assert cache.pools[0].num_blocks == 3
+    twin.reserve(1)  # position 10 stands in the third block, which becomes two; full ones stay one
+    assert (held(sequence), held(twin)) == ([[0, 1, 2]], [[0, 1, 3]])
+    twin.tables[0].store(0, 10, numbers[:1] + 99, numbers[:1])
+    twin.advance(1)
+    sequence.reserve(1)
+    assert held(sequence) == [[0, 1, 2]]  # it is the only one left who holds it
+    for one in (sequence, twin):
+        assert np.array_equal(one.tables[0].load(0, 0, 10)[0], numbers)
+    sequence.release()
+    assert np.array_equal(twin.tables[0].load(0, 0, 10)[1], -numbers)
+    twin.release()
+    assert sorted(cache.pools[0].allocate(4)) == [0, 1, 2, 3]
+
+
+def test_three_holders_give_back_three_times():
+    cache = KVCache(config_of([None]), block_size=4)
+    first = cache.sequence()
+    first.reserve(4)
+    first.advance(4)
+    others = [first.fork(), first.fork()]
+    for sequence in (first, *others):
+        assert cache.pools[0].num_free == 0
+        sequence.release()
+    assert cache.pools[0].num_free == 1
+
+
 # ---- any history
 
 
@@ -252,6 +289,14 @@ class Histories(RuleBasedStateMachine):
             assert any(table.pool.window for table in sequence.tables)
             assert length < len(text)
 
+    @precondition(lambda self: 0 < len(self.texts) < 4)
+    @rule(data=st.data())
+    def fork(self, data: Any) -> None:
+        sequence, text = data.draw(st.sampled_from(self.texts))
+        free = [pool.num_free for pool in self.cache.pools]
+        self.texts.append((sequence.fork(), list(text)))
+        assert [pool.num_free for pool in self.cache.pools] == free
+
     @precondition(lambda self: self.texts)
     @rule(data=st.data(), gone=st.booleans())
     def release(self, data: Any, gone: bool) -> None:
@@ -263,11 +308,13 @@ class Histories(RuleBasedStateMachine):
             del self.texts[place]
 
     @invariant()
-    def no_block_is_in_two_places_and_none_is_lost(self) -> None:
+    def every_holder_of_a_block_is_counted_and_none_is_lost(self) -> None:
         for index, pool in enumerate(self.cache.pools):
-            owned = [block for sequence, _ in self.texts for block in sequence.tables[index].blocks]
+            held = Counter(block for sequence, _ in self.texts for block in set(sequence.tables[index].blocks))
+            assert held.total() == sum(len(sequence.tables[index].blocks) for sequence, _ in self.texts)
             assert pool.num_free == len(pool._free)
-            assert sorted(owned + pool._free) == list(range(pool.num_blocks))
+            assert sorted([*held, *pool._free]) == list(range(pool.num_blocks))
+            assert [pool.is_shared(block) for block in held] == [count > 1 for count in held.values()]
 
     @invariant()
     def lengths_are_those_of_the_texts(self) -> None:

@@ -5,8 +5,9 @@ import io
 import pytest
 
 from tinyinfer.cli.chat import chat_command
-from tinyinfer.cli.options import Parser, checked_text, sampling_params, settle_model, text_argument
+from tinyinfer.cli.options import Parser, checked_text, settle_model, text_argument
 from tinyinfer.cli.run import run_command
+from tinyinfer.cli.sampling import sampling_params
 from tinyinfer.errors import BadRequest
 from tinyinfer.sampling import SamplingParams
 

@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 
 from tinyinfer.errors import SamplingError
 from tinyinfer.sampling import SamplingParams
+from tinyinfer.sampling.candidates import Candidates, candidates, largest, weights
 from tinyinfer.sampling.sampler import Sampler, draw
-from tinyinfer.sampling.steps import Candidates, candidates, largest, min_p, steps_for, temperature, top_p, weights
+from tinyinfer.sampling.steps import min_p, temperature, top_p
 
 FOUR = [1.0, 3.0, 2.0, -math.inf]
 
 
 def kept(logits, **values):
     """The ids that the whole chain of steps leaves."""
-    params = SamplingParams(**{"temperature": 1.0, **values}).resolved()
-    tokens = candidates(np.float32(logits), params.top_k)
-    for step in steps_for(params):
-        tokens = step(tokens)
-    return tokens.ids.tolist()
+    params = SamplingParams(**{"temperature": 1.0, **values})
+    return Sampler(params, len(logits)).distribution(np.float32(logits)).ids.tolist()
 
 
 def sampled(logits, count=200, **values):
@@ -173,6 +171,17 @@ def test_top_k_keeps_the_first_k(logits, k):
     assert result.logits.tolist() == tokens.logits[expected].tolist()
 
 
+@pytest.mark.parametrize("k", [1, 2, 30, 31, 32, 400, 999])
+def test_the_largest_of_many_whatever_their_order(k):
+    rng = np.random.default_rng(0)
+    for values in (
+        np.zeros(1000), np.arange(1000.0), -np.arange(1000.0), rng.standard_normal(1007),
+        rng.integers(0, 5, 1024) * 1.0, np.where(np.arange(1000) % 62 < 31, 1.0, -math.inf), np.full(1000, -math.inf),
+    ):  # fmt: skip
+        expected = np.sort(np.argsort(-values, kind="stable")[:k])
+        assert largest(values, k).tolist() == expected.tolist()
+
+
 @given(LOGITS, st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 0.25, 0.5, 1e-9, 1 - 2**-53])))
 def test_top_p_keeps_the_shortest_start_that_reaches_p(logits, p):
     tokens = tokens_of(logits)
@@ -202,10 +211,11 @@ def test_min_p_keeps_what_is_likely_enough(logits, fraction):
 def test_temperature_keeps_the_order_and_the_best(logits, value):
     tokens = tokens_of(logits)
     result = temperature(tokens, value)
-    assert result.ids is tokens.ids
-    assert result.logits.max() == 0
+    assert np.isfinite(result.logits).all()
     order = by_likelihood(tokens)
-    assert (np.diff(result.logits[order][np.isfinite(result.logits[order])]) <= 0).all()
+    assert result.ids.tolist() == sorted(tokens.ids[order[: len(result.ids)]].tolist())  # only the least may go
+    assert (np.diff(result.logits[by_likelihood(result)]) <= 0).all()
+    assert result.logits[np.searchsorted(result.ids, tokens.ids[order[0]])] == result.logits.max()
 
 
 @given(
@@ -217,9 +227,8 @@ def test_temperature_keeps_the_order_and_the_best(logits, value):
     st.floats(0, 1, exclude_max=True),
 )
 def test_every_setting_draws_a_kept_token(logits, value, k, p, fraction, uniform):
-    tokens = candidates(np.float32(logits), k)
-    for step in steps_for(SamplingParams(temperature=value, top_k=k, top_p=p, min_p=fraction)):
-        tokens = step(tokens)
+    params = SamplingParams(temperature=value, top_k=k, top_p=p, min_p=fraction)
+    tokens = Sampler(params, len(logits)).distribution(np.float32(logits))
     left = tokens.ids.tolist()
     assert left == sorted(set(left))
     assert draw(tokens, uniform) in left

@@ -216,3 +216,39 @@ def test_post_processor_may_surround_with_several():
 def test_import_does_not_load_the_library():
     code = "import sys, tinyinfer.text.tokenizer, tinyinfer.text.stream; sys.exit('tokenizers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# bytes of single tokens
+
+
+def test_bytes_of_tokens_join_to_the_text_also_through_half_characters():
+    for built in (byte_level_tokenizer_json(), sentencepiece_tokenizer_json(bos=False)):
+        tokenizer = make(built)
+        for text in ("the quick fox", "é 日 🔥 \n.", "lead  ing\x00x"):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            joined = b"".join(tokenizer.token_bytes(id) for id in ids)
+            # SentencePiece puts a space before the text, which decoding takes away
+            assert joined.decode().removeprefix(" ") == text
+            assert tokenizer.decode(ids) == text
+
+
+def test_bytes_of_special_and_missing_tokens():
+    tokenizer = make(byte_level_tokenizer_json((added_token(0, "Ö"),)), model_vocab_size=300)
+    assert tokenizer.token_bytes(tokenizer.id_of("<|im_end|>")) == b"<|im_end|>"
+    assert tokenizer.token_bytes(tokenizer.id_of("Ö")) == "Ö".encode()
+    assert tokenizer.token_bytes(299) == b""
+    assert tokenizer.token_bytes(0xFF) == b"\xff"
+    with pytest.raises(BadRequest, match="outside the vocabulary"):
+        tokenizer.token_bytes(300)
+
+
+def test_ids_of_the_tokens_that_hold_a_text():
+    tokenizer = make(byte_level_tokenizer_json())
+    held = [tokenizer.decode([id]) for id in tokenizer.ids_with("ow")]
+    assert held == ["ow", "own"]
+    assert tokenizer.ids_with("\n") == [10]
+    assert tokenizer.ids_with("🔥") == []
+    pieces = make(sentencepiece_tokenizer_json())
+    assert {pieces.decode([id]) for id in pieces.ids_with("\n")} == {"\n"}  # the byte and the piece
+    assert len(pieces.ids_with("\n")) == 2
+    assert tokenizer.ids_of_tokens["quick"] == tokenizer.id_of("quick")

@@ -6,6 +6,9 @@
     a pool's values            [layers, kv_heads, blocks, block_size, head_dim]
     scales of each, for int8   [layers, kv_heads, blocks, block_size]
 
+A block may belong to several sequences, which then began alike: the pool counts them, and whoever has to write into
+such a block gets a copy of its own first.
+
 In a block the keys stand side by side and so do the dimensions of a value, because that is how attention reads them:
 one dimension of many keys at a time, and one value at a time. Layers that see a window of the past keep their blocks in
 a pool of their own, where blocks that have left the window are given back.
@@ -38,6 +41,7 @@ class BlockPool:
         if self.keys.dtype == np.int8:
             self.key_scales, self.value_scales = (np.empty((layers, kv_heads, 0, block_size), np.float32) for _ in "kv")
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
+        self._shared: dict[int, int] = {}  # how many sequences beyond the first hold a block; those of one are not here
 
     @property
     def num_blocks(self) -> int:
@@ -65,9 +69,32 @@ class BlockPool:
         return [heapq.heappop(self._free) for _ in range(count)]
 
     def free(self, blocks: Iterable[int]) -> None:
-        """Give blocks back."""
+        """Give blocks back; one that others hold stays theirs."""
         for block in blocks:
-            heapq.heappush(self._free, block)
+            others = self._shared.get(block, 0)
+            if others > 1:
+                self._shared[block] = others - 1
+            elif others == 1:
+                del self._shared[block]
+            else:
+                heapq.heappush(self._free, block)
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """One more sequence holds these blocks."""
+        for block in blocks:
+            self._shared[block] = self._shared.get(block, 0) + 1
+
+    def is_shared(self, block: int) -> bool:
+        """Whether more than one sequence holds a block."""
+        return block in self._shared
+
+    def copy_of(self, block: int) -> int:
+        """A new block that holds what `block` does."""
+        (copy,) = self.allocate(1)
+        for array in self._arrays:
+            if array is not None:
+                array[:, :, copy] = array[:, :, block]
+        return copy
 
     def grow(self, num_blocks: int) -> None:
         """Make the pool at least `num_blocks` large; what is in it stays."""
@@ -124,9 +151,18 @@ class Sequence:
         self.length = 0  # tokens whose keys and values are held
         self.tables = [BlockTable(pool) for pool in cache.pools]
 
+    def fork(self) -> Sequence:
+        """A second sequence that begins as this one; they share its blocks until either writes into one."""
+        twin = Sequence(self.cache)
+        for mine, table in zip(self.tables, twin.tables, strict=True):
+            table.begin_as(mine)
+        twin.length = self.length
+        return twin
+
     def reserve(self, count: int) -> None:
-        """Make room for `count` more tokens."""
+        """Make room for `count` more tokens, in blocks of this sequence alone."""
         for table in self.tables:
+            table.own_from(self.length)
             table.extend_to(self.length + count)
 
     def advance(self, count: int) -> None:
@@ -176,6 +212,19 @@ class BlockTable:
         missing = self._blocks_for(length) - self.first - len(self.blocks)
         if missing > 0:
             self.blocks += self.pool.allocate(missing)
+
+    def begin_as(self, other: BlockTable) -> None:
+        """Hold what `other` holds."""
+        self.pool.share(other.blocks)
+        self.first, self.blocks = other.first, list(other.blocks)
+
+    def own_from(self, length: int) -> None:
+        """Have to itself, by copies, the blocks that positions from `length` on would be written to."""
+        for index in range(max(length // self.pool.block_size - self.first, 0), len(self.blocks)):
+            block = self.blocks[index]
+            if self.pool.is_shared(block):
+                self.blocks[index] = self.pool.copy_of(block)
+                self.pool.free([block])
 
     def cut_to(self, length: int) -> None:
         """Give back the blocks that only positions from `length` on use."""

@@ -9,6 +9,8 @@
     merge.py        merge: a model and adapters to one model
     info.py         info: a model's facts, and what fits into this machine's memory
     bench.py        bench: speed, beside what the machine could do
+    perplexity.py   perplexity: of a text, and how far one model is from another
+    sampling.py     sampling: what each parameter does; and the flags of sampling
     tokenize.py     tokenize: text to ids
     output.py       timings, JSON, sizes, progress bars
     tables.py       tables, for people and in Markdown
@@ -41,6 +43,8 @@ COMMANDS = {  # name: (module, usage, what it does)
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
     "merge": ("merge", "merge MODEL OUT --lora PATH", "add LoRA adapters to a model's weights"),
     "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
+    "perplexity": ("perplexity", "perplexity MODEL --text FILE", "measure how surprised a model is by a text"),
+    "sampling": ("sampling", "sampling", "show what each sampling parameter does"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }
 
@@ -107,7 +111,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {usage:26}{summary}" for _, usage, summary in COMMANDS.values()]
+    lines = [f"  {usage:31}{summary}" for _, usage, summary in COMMANDS.values()]
     return "\n".join(
         [
             "usage: tinyinfer COMMAND ...",

@@ -14,13 +14,12 @@ from .options import (
     Parser,
     add_loading,
     add_model,
-    add_sampling,
     checked_text,
     load_model,
-    sampling_params,
     settle_model,
 )
 from .output import note, show, timing_lines
+from .sampling import add_sampling, sampling_params
 from .terminal import ReadLine, line_reader, read_turn
 
 HELP = '''\

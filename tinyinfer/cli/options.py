@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import BadRequest
-from ..sampling import SamplingParams
 from .output import note
 
 if TYPE_CHECKING:
@@ -162,42 +161,6 @@ def load_model(args: argparse.Namespace) -> LLM:
         threads=args.threads,
         lora=lora_scales(args) or None,
     )
-
-
-def add_sampling(parser: Parser) -> None:
-    """Everything that `SamplingParams` holds."""
-    group = parser.add_argument_group("sampling", "what is not given is taken from the model's generation_config.json")
-
-    def add(*flags: str, **options: object) -> None:
-        group.add_argument(*flags, **options)
-
-    whole_help = "most tokens to generate; -1, the default: until the model ends or its context is full"
-    add("-n", "--max-tokens", "--n-predict", "--predict", type=integer, metavar="N", help=whole_help)
-    add("--temp", "--temperature", type=number, metavar="T", help="0: always the likeliest token; higher: more varied")
-    add("--top-k", type=integer, metavar="K", help="draw from the K likeliest tokens; 0: off")
-    add("--top-p", type=number, metavar="P", help="draw from the fewest tokens that reach probability P; 1: off")
-    add("--min-p", type=number, metavar="P", help="drop tokens less than P times as likely as the likeliest; 0: off")
-    add("-s", "--seed", type=integer, metavar="N", help="repeat the run that had this seed; -1, the default: a new one")
-    add("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
-    add("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
-
-
-def sampling_params(args: argparse.Namespace) -> SamplingParams:
-    """The sampling flags as `SamplingParams`; raises `BadRequest` for an impossible value."""
-    return SamplingParams(
-        max_tokens=_unless_minus_one(args.max_tokens),
-        temperature=args.temp,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        seed=_unless_minus_one(args.seed),
-        stop=args.stop,
-        ignore_eos=args.ignore_eos,
-    )
-
-
-def _unless_minus_one(value: int | None) -> int | None:
-    return None if value == -1 else value
 
 
 def text_argument(text: str | None, file: str | None, what: str) -> str:

@@ -6,14 +6,16 @@ import json
 import shutil
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..progress import Bar, Progress, silent
 from ..sampling import SamplingParams
+from ..sampling.params import GREEDY_STEPS, STEPS
 
 if TYPE_CHECKING:
     from ..generate import Completion
+    from ..llm import LLM
+    from ..sampling.logprobs import TokenLogprob
 
 TIMINGS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "prefill_seconds", "decode_seconds",
@@ -59,24 +61,47 @@ def _rate(per_second: float | None) -> str:
 
 
 def sampling_line(params: SamplingParams) -> str:
-    """The values that a completion was sampled with, for people."""
+    """The values that a completion was sampled with, for people: temperature and seed, and what is not neutral."""
+    shown = {} if params.greedy else {"temperature": params.temperature}
+    for step, neutral in STEPS.items():
+        if step not in (GREEDY_STEPS if params.greedy else STEPS):
+            continue
+        shown |= {name: getattr(params, name) for name, off in neutral.items() if getattr(params, name) != off}
+    fixed = {"banned_ids": (), "allowed_ids": None, "min_tokens": 0, "logit_bias": {}}
+    shown |= {name: getattr(params, name) for name, off in fixed.items() if getattr(params, name) != off}
+    values = ", ".join(f"{name} {value}" for name, value in shown.items())
     if params.greedy:
-        return "sampling    greedy"
-    values = [("temperature", params.temperature), ("top_k", params.top_k), ("top_p", params.top_p)]
-    values += [("min_p", params.min_p), ("seed", params.seed)]
-    return "sampling    " + ", ".join(f"{name} {value}" for name, value in values)
+        return f"sampling    greedy{', ' if values else ''}{values}"
+    return f"sampling    {values}, seed {params.seed}"
 
 
-def completion_record(completion: Completion) -> dict[str, Any]:
+def completion_record(completion: Completion, llm: LLM) -> dict[str, Any]:
     """A completion as --json gives it, with all that it takes to repeat it."""
-    return {
+    record = {
         "text": completion.text,
         "ids": completion.ids,
         "prompt_ids": completion.prompt_ids,
         "finish_reason": completion.finish_reason,
-        "sampling": asdict(completion.params),
+        "sampling": completion.sampling,
         "timings": {name: getattr(completion.timings, name) for name in TIMINGS},
     }
+    for name in ("logprobs", "prompt_logprobs"):
+        tokens = getattr(completion, name)
+        if tokens is not None:
+            record[name] = [token and _logprob_record(token, llm) for token in tokens]
+    return record
+
+
+def _logprob_record(token: TokenLogprob, llm: LLM) -> dict[str, Any]:
+    top = [{"id": id, **_token_text(id, llm), "logprob": logprob} for id, logprob in token.top]
+    own = {"id": token.id, **_token_text(token.id, llm), "logprob": token.logprob, "rank": token.rank}
+    return own | {"top": top} if top else own
+
+
+def _token_text(id: int, llm: LLM) -> dict[str, Any]:
+    """A token's text, with U+FFFD where it holds half a character, and its bytes, which say what that is."""
+    said = llm.tokenizer.token_bytes(id)
+    return {"text": said.decode("utf-8", "replace"), "bytes": list(said)}
 
 
 def size(count: float) -> str:

@@ -11,14 +11,14 @@ from .options import (
     Parser,
     add_loading,
     add_model,
-    add_sampling,
     checked_text,
+    integer,
     load_model,
-    sampling_params,
     settle_model,
     text_argument,
 )
 from .output import completion_record, note, sampling_line, show, show_json, timing_lines
+from .sampling import add_logprobs, add_sampling, sampling_params
 
 EPILOG = """\
 Where the model has a chat template, PROMPT is what a person says to it, and the model answers; with --raw, or without
@@ -40,6 +40,9 @@ def run_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     parser.add_argument("--json", action="store_true", help="write one JSON object when all is done, and nothing else")
     add_loading(parser, "also show the prompt as the model reads it, and the sampling values in use")
     add_sampling(parser)
+    add_logprobs(parser)
+    samples_help = "give so many answers, with the seed, the seed + 1, and so on; the prompt is run once"
+    parser.add_argument("--samples", type=integer, metavar="N", help=samples_help)
     parser.epilog = EPILOG
     return run
 
@@ -51,33 +54,43 @@ def run(args: argparse.Namespace) -> int:
         raise BadRequest("the prompt was given twice, as an argument and by --prompt", "prompt")
     params = sampling_params(args)
     prompt = text_argument(args.prompt_flag if args.prompt is None else args.prompt, args.file, "the prompt")
+    if not args.json and (params.logprobs is not None or params.prompt_logprobs is not None):
+        raise BadRequest("log-probabilities are written with --json only", "logprobs")
     llm = load_model(args)
-    pieces = _pieces(llm, prompt, args, params)
-    completion = _read(pieces, (lambda text: None) if args.json else show)
+    ids = _prompt_ids(llm, prompt, args)
+    if args.samples is None:
+        completions = [_read(llm.stream(ids, params), (lambda text: None) if args.json else show)]
+    else:
+        completions = llm.samples(ids, args.samples, params)
     if args.json:
-        show_json(completion_record(completion))
-    elif not completion.text.endswith("\n"):
-        show("\n")
-    if args.verbose:
-        note("", f"prompt      {llm.tokenizer.decode(completion.prompt_ids)!r}", sampling_line(completion.params))
-    if not args.quiet and not args.json:
-        note("", *timing_lines(completion))
+        records = [completion_record(completion, llm) for completion in completions]
+        show_json(records[0] if args.samples is None else records)
+        return 0
+    for i, completion in enumerate(completions):
+        if args.samples is not None:
+            note(f"sample {i + 1} of {len(completions)}, seed {completion.params.seed}")
+            show(completion.text)
+        show("" if completion.text.endswith("\n") else "\n")
+        if args.verbose:
+            note("", f"prompt      {llm.tokenizer.decode(completion.prompt_ids)!r}", sampling_line(completion.params))
+        if not args.quiet:
+            note("", *timing_lines(completion))
     return 0
 
 
-def _pieces(llm: Any, prompt: str, args: argparse.Namespace, params: Any) -> Iterator[Any]:
+def _prompt_ids(llm: Any, prompt: str, args: argparse.Namespace) -> list[int]:
     has_template = llm.checkpoint.chat_template is not None
     if args.raw or not has_template:
         if args.system is not None:
             reason = "--raw switches it off" if has_template else "this model has none"
             raise BadRequest(f"--system needs a chat template, and {reason}", "system")
-        return llm.stream(prompt, params)
+        return llm.prompt_ids(prompt)
     if not prompt:
         raise BadRequest("the prompt is empty; give some text (with --raw, a model can begin from nothing)", "prompt")
     messages = [{"role": "user", "content": prompt}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": checked_text(args.system, "the system message")})
-    return llm.chat_stream(messages, params)
+    return llm.chat_ids(messages)
 
 
 def _read(pieces: Iterator[Any], show: Callable[[str], None]) -> Any:

@@ -1,12 +1,17 @@
-"""One sequence's sampler: its steps, its random numbers, and the draw."""
+"""One sequence's sampler: its steps, its past, its random numbers, and the draw."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from ..errors import SamplingError
+from .candidates import Candidates, candidates, likeliest, weights
+from .mirostat import next_limit
 from .params import SamplingParams
-from .steps import Candidates, candidates, likeliest, steps_for, weights
+from .plan import Vocabulary, steps_for
+from .state import State
 
 
 class Sampler:
@@ -14,15 +19,29 @@ class Sampler:
 
     Each sequence has a sampler of its own, so what is drawn for it does not depend on its neighbours in a batch.
     `params` holds the complete values in use, the seed among them even where none was given: with it, the run can be
-    repeated.
+    repeated. `sample` is `take(distribution(logits))`; whoever verifies a draft asks for the `distribution`, which
+    changes nothing, and says by `accept` what was chosen.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int):
-        """Start a sequence over `vocab_size` tokens; what `params` leave unsaid takes its neutral value."""
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        prompt_ids: Sequence[int] = (),
+        stop_ids: Collection[int] = (),
+        breakers: Sequence[tuple[int, ...]] = (),
+    ):
+        """Start a sequence over `vocab_size` tokens, after `prompt_ids`; unsaid `params` take their neutral value.
+
+        stop_ids are the end-of-sequence ids, breakers the ids of `params.dry_breakers`. Raises `BadRequest` for ids of
+        `params` outside the vocabulary.
+        """
         self.params = params.resolved()
         self.vocab_size = vocab_size
-        self._steps = [] if self.params.greedy else steps_for(self.params)
+        self.state = State(self.params, prompt_ids)
+        self._top_k, self._steps = steps_for(self.params, Vocabulary(vocab_size, stop_ids, breakers))
         self._random = np.random.Generator(np.random.PCG64(self.params.seed))
+        self._all_ids = np.arange(vocab_size) if self.params.greedy and self._steps else None
 
     def sample(self, logits: np.ndarray) -> int:
         """The next id, from logits float [vocab]; -inf masks a token.
@@ -30,14 +49,41 @@ class Sampler:
         Greedy takes the highest logit, the lowest id among equals. Otherwise exactly one random number is used a token.
         Raises `SamplingError` for logits of another shape, for NaN or +inf among them, and where all are masked.
         """
+        return self.take(self.distribution(logits))
+
+    def distribution(self, logits: np.ndarray) -> Candidates:
+        """What the next id is drawn from, given what was accepted so far; greedy leaves one token.
+
+        Raises as `sample` does. Nothing is drawn, and asking again gives the same again: what XTC leaves to chance goes
+        by seed and position.
+        """
         if logits.shape != (self.vocab_size,):
             raise SamplingError(f"expected logits of shape [{self.vocab_size}], found {list(logits.shape)}")
-        if self.params.greedy:
-            return likeliest(logits)
-        tokens = candidates(logits, self.params.top_k)
-        for step in self._steps:
-            tokens = step(tokens)
-        return draw(tokens, self._random.random())
+        if not self.params.greedy:
+            return self._through(candidates(logits, self._top_k))
+        best = likeliest(logits)
+        if self._steps:
+            best = likeliest(self._through(Candidates(self._all_ids, logits)).logits)
+        return Candidates(np.array([best]), np.zeros(1))
+
+    def take(self, tokens: Candidates) -> int:
+        """Draw an id of what `distribution` gave, and accept it."""
+        id = int(tokens.ids[0]) if self.params.greedy else draw(tokens, self._random.random())
+        self.accept(id, tokens)
+        return id
+
+    def accept(self, id: int, tokens: Candidates) -> None:
+        """An id was chosen, of `tokens`: what follows goes by it."""
+        self.state.accept(id)
+        if self.params.mirostat and not self.params.greedy:
+            p, limit = self.params, self.state.surprise_limit
+            self.state.surprise_limit = next_limit(tokens, id, limit, p.mirostat_tau, p.mirostat_eta)
+
+    def _through(self, tokens: Candidates) -> Candidates:
+        with np.errstate(over="ignore"):  # to -inf, which masks; where it would be +inf, the step raises
+            for step in self._steps:
+                tokens = step(tokens, self.state)
+        return tokens
 
 
 def draw(tokens: Candidates, uniform: float) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadCheckpoint, BadRequest, ModelNotFound
-from .decoder import byte_characters, decoder_steps
+from .decoder import BYTE_PIECE, byte_characters, decoder_steps
 
 if TYPE_CHECKING:
     import tokenizers
@@ -91,6 +91,11 @@ class Tokenizer:
         """What joins pieces to text; None joins them with spaces."""
         return self._backend.decoder
 
+    @cached_property
+    def ids_of_tokens(self) -> dict[str, int]:
+        """Every token and its id."""
+        return self._backend.get_vocab()
+
     def id_of(self, token: str | None) -> int | None:
         """The id of one whole token, None where the vocabulary has no such token."""
         return None if token is None else self._backend.token_to_id(token)
@@ -136,11 +141,44 @@ class Tokenizer:
             return None
         return self._respelled.get(id) or self._backend.id_to_token(id)
 
+    def token_bytes(self, id: int) -> bytes:
+        """What a token says, as bytes: also half a character, and a space that a text would not begin with.
+
+        A special token gives its own text, an id that the vocabulary lacks nothing. Raises `BadRequest` as `decode`.
+        """
+        piece = self.piece(id)
+        if piece is None:
+            return b""
+        if self._byte_of is not None and all(char in self._byte_of for char in piece):
+            return bytes(self._byte_of[char] for char in piece)
+        if match := BYTE_PIECE.fullmatch(piece):
+            return bytes([int(match[1], 16)])
+        if self.decoder is None:
+            return piece.encode()
+        # behind another piece, so that nothing is taken from its front
+        return self.decoder.decode(["a", piece]).removeprefix("a").encode()
+
+    def ids_with(self, text: str) -> list[int]:
+        """The ids of all tokens that hold a text."""
+        wanted = text.encode()
+        return [id for id, said in enumerate(self._all_bytes) if wanted in said]
+
+    @cached_property
+    def _all_bytes(self) -> list[bytes]:
+        return [self.token_bytes(id) for id in range(self.vocab_size)]
+
+    @cached_property
+    def _byte_of(self) -> dict[str, int] | None:
+        """For a byte-level decoder, the byte that each of its characters is."""
+        if [spec["type"] for spec in decoder_steps(self.decoder)[:1]] != ["ByteLevel"]:
+            return None
+        return {char: byte for byte, char in enumerate(byte_characters())}
+
     @cached_property
     def _respelled(self) -> dict[int, str]:
         # A byte-level decoder reads each character of a token as one byte. Added tokens are kept as plain text, so
         # one that holds a letter such as Ö would come out as a stray byte; it is given to the decoder spelled in bytes.
-        if [spec["type"] for spec in decoder_steps(self.decoder)[:1]] != ["ByteLevel"]:
+        if self._byte_of is None:
             return {}
         spelled = byte_characters()
         added = self._backend.get_added_tokens_decoder()
