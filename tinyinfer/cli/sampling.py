@@ -27,7 +27,7 @@ FLAGS: dict[tuple[str, ...], tuple[str, Callable, str, str]] = {
     ("--min-p",): ("min_p", number, "P", "drop tokens less than P times as likely as the likeliest; 0: off"),
     ("--typical", "--typical-p"): ("typical_p", number, "P", "draw from tokens of typical surprise that reach P"),
     ("--top-nsigma", "--top-n-sigma"): ("top_n_sigma", number, "N", "drop logits N deviations below the highest; 0: no"),
-    ("--xtc-probability",): ("xtc_probability", number, "P", "how often XTC removes the top choices; 0: never"),
+    ("--xtc-probability",): ("xtc_probability", number, "P", "how often XTC removes top choices; 0: never"),
     ("--xtc-threshold",): ("xtc_threshold", number, "P", "what makes a top choice (default: 0.1)"),
     ("--repeat-penalty", "--repetition-penalty"): (
         "repetition_penalty", number, "X", "weaken what prompt and output hold, by a factor; 1: off"),
