@@ -26,7 +26,7 @@ FLAGS: dict[tuple[str, ...], tuple[str, Callable, str, str]] = {
     ("--top-p",): ("top_p", number, "P", "draw from the fewest tokens that reach probability P; 1: off"),
     ("--min-p",): ("min_p", number, "P", "drop tokens less than P times as likely as the likeliest; 0: off"),
     ("--typical", "--typical-p"): ("typical_p", number, "P", "draw from tokens of typical surprise that reach P"),
-    ("--top-nsigma", "--top-n-sigma"): ("top_n_sigma", number, "N", "drop logits N deviations below the highest; 0: no"),
+    ("--top-nsigma", "--top-n-sigma"): ("top_n_sigma", number, "N", "drop logits N deviations below the top; 0: no"),
     ("--xtc-probability",): ("xtc_probability", number, "P", "how often XTC removes top choices; 0: never"),
     ("--xtc-threshold",): ("xtc_threshold", number, "P", "what makes a top choice (default: 0.1)"),
     ("--repeat-penalty", "--repetition-penalty"): (
