@@ -96,6 +96,12 @@ _COHERE = {
     "names": {"norm_eps": "layer_norm_eps", "mlp_bias": None},
     "norm": {"centered": True},
 }  # fmt: skip
+_GPT2_KEYS = NO_KV_HEADS | {
+    "hidden_size": ("n_embd", "hidden_size"), "num_attention_heads": ("n_head", "num_attention_heads"),
+    "num_hidden_layers": ("n_layer", "num_hidden_layers"), "norm_eps": "layer_norm_epsilon",
+    "max_position_embeddings": ("n_positions", "max_position_embeddings"), "intermediate_size": "n_inner",
+    "hidden_act": "activation_function",
+}  # fmt: skip
 _OLMO = {"norm_eps": 1e-5, "max_position_embeddings": 2048}
 _DEEPSEEK = {"num_experts": ("n_routed_experts", "num_experts", "num_local_experts")}
 
@@ -319,13 +325,7 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "GPT2LMHeadModel": Family(
-        "gpt2", rotary="none", norm=LAYER_NORM,
-        names=NO_KV_HEADS | {
-            "hidden_size": ("n_embd", "hidden_size"), "num_attention_heads": ("n_head", "num_attention_heads"),
-            "num_hidden_layers": ("n_layer", "num_hidden_layers"), "norm_eps": "layer_norm_epsilon",
-            "max_position_embeddings": ("n_positions", "max_position_embeddings"), "intermediate_size": "n_inner",
-            "hidden_act": "activation_function",
-        },
+        "gpt2", rotary="none", norm=LAYER_NORM, names=_GPT2_KEYS,
         defaults={
             "norm_eps": 1e-5, "hidden_act": "gelu_new", "intermediate_size": four_times_hidden,
             "max_position_embeddings": 1024, "tie_word_embeddings": True,
@@ -335,13 +335,7 @@ FAMILIES: dict[str, Family] = {
         refused={"scale_attn_by_inverse_layer_idx": (None, False), "add_cross_attention": (None, False)},
     ),
     "GPTJForCausalLM": Family(
-        "gptj", norm=LAYER_NORM,
-        names=NO_KV_HEADS | {
-            "hidden_size": ("n_embd", "hidden_size"), "num_attention_heads": ("n_head", "num_attention_heads"),
-            "num_hidden_layers": ("n_layer", "num_hidden_layers"), "norm_eps": "layer_norm_epsilon",
-            "max_position_embeddings": ("n_positions", "max_position_embeddings"), "intermediate_size": "n_inner",
-            "hidden_act": "activation_function",
-        },
+        "gptj", norm=LAYER_NORM, names=_GPT2_KEYS,
         defaults={
             "norm_eps": 1e-5, "hidden_act": "gelu_new", "intermediate_size": four_times_hidden,
             "max_position_embeddings": 2048, "partial_rotary_factor": _gptj_rotary_share,
