@@ -26,6 +26,8 @@ from tinyinfer.config import (
     read_config,
     token_ids,
 )
+from tinyinfer.config.keys import Keys
+from tinyinfer.config.reading import names_of
 from tinyinfer.errors import BadCheckpoint, TinyinferError, UnsupportedModel
 from tinyinfer.model.tensors import collect_tensors
 
@@ -210,6 +212,7 @@ def test_yarn_magnitudes(extra: dict[str, float], magnitude: float):
 
 def test_settings_above_the_block_count_where_it_is_silent():
     config = without(CONFIG, "rope_parameters") | {"rope_theta": 777.0, "partial_rotary_factor": 0.4}
+    config |= {"architectures": ["Phi3ForCausalLM"]}  # Llama has no such factor
     rope = read_config(config | {"rope_scaling": {"type": "linear", "factor": 2}}).layers[0].rope
     assert (rope.theta, rope.dims, rope.kind) == (777.0, 4, "linear")
     rope = read_config(config | {"rope_parameters": {"rope_theta": 5.0, "partial_rotary_factor": 0.8}}).layers[0].rope
@@ -622,8 +625,39 @@ def test_an_unknown_architecture_is_named_with_the_nearest(name: str, near: str 
 
 
 def test_a_config_that_says_nothing():
-    with pytest.raises(UnsupportedModel, match="unknown architecture"):
+    with pytest.raises(BadCheckpoint, match="neither architectures nor model_type says what kind of model"):
         read_config({})
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_keys_of_other_families_say_nothing(name: str):
+    config = golden(name)
+    family = FAMILIES[config["architectures"][0]]
+    read = Keys(config, {}, names_of(family))
+    others = {
+        "max_window_layers": 1, "sliding_window_pattern": 2, "routed_scaling_factor": 3.0, "clip_qkv": 0.5,
+        "logit_scale": 0.1, "query_pre_attn_scalar": 3, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 2.0,
+        "n_shared_experts": 3, "embedding_scale": 2.0, "residual_scale": 2.0, "partial_rotary_factor": 0.25,
+        "attention_scale": 0.3, "gate_slope": 2.0, "parallel": True, "norm_topk_prob": True, "n_group": 2,
+    }  # fmt: skip
+    known = {key for fact in [*others, "qkv_clip"] for key in read._names(fact)} | set(family.refused)
+    foreign = {key: value for key, value in others.items() if key not in known}
+    assert len(foreign) > 8
+    assert read_config(config | foreign) == read_config(config)
+
+
+def test_two_blocks_of_rotary_settings_are_refused_where_they_differ():
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    with pytest.raises(BadCheckpoint, match=r"rope_scaling .*'yarn'.* beside rope_parameters"):
+        read_config(golden("qwen2") | {"rope_scaling": yarn})
+    for same in (None, {}, golden("qwen2")["rope_parameters"]):
+        assert read_config(golden("qwen2") | {"rope_scaling": same}) == read_config(golden("qwen2"))
+
+
+def test_a_setting_may_have_to_equal_another():
+    assert read_config(golden("opt") | {"word_embed_proj_dim": golden("opt")["hidden_size"]})
+    with pytest.raises(UnsupportedModel, match="word_embed_proj_dim: 3 is not supported yet"):
+        read_config(golden("opt") | {"word_embed_proj_dim": 3})
 
 
 @pytest.mark.parametrize("named", [["LlamaForCausalLM"] * 2, "LlamaForCausalLM", [1], [None], {"a": 1}, 7, [["Llama"]]])
@@ -677,8 +711,9 @@ def test_values_that_are_no_sizes(key: str, value: Any):
 @pytest.mark.parametrize("key", ["rms_norm_eps", "query_pre_attn_scalar", "final_logit_softcapping", "rope_theta"])
 @pytest.mark.parametrize("value", [-1, 1e-320, 1e39, math.inf, -math.inf, math.nan, 10**400, "1", True, [1], {}])
 def test_values_that_are_no_numbers(key: str, value: Any):
+    config = without(CONFIG, "rope_parameters") | {"architectures": ["Gemma2ForCausalLM"]}  # which has them all
     with pytest.raises(BadCheckpoint, match=f"{key} should be a number"):
-        read_config(without(CONFIG, "rope_parameters") | {key: value})
+        read_config(config | {key: value})
 
 
 @pytest.mark.parametrize("key", ["tie_word_embeddings", "attention_bias", "mlp_bias"])

@@ -28,7 +28,7 @@ from tests.tiny_models import (
 )
 from tinyinfer import reference
 from tinyinfer.cache import KVCache, Sequence
-from tinyinfer.checkpoint.safetensors import open_safetensors
+from tinyinfer.checkpoint.safetensors import open_safetensors, to_float32
 from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import AFTER, BEFORE, read_config
 from tinyinfer.errors import UnsupportedModel
@@ -70,6 +70,17 @@ def feed(model: Model, sequence: Sequence, ids: np.ndarray, sizes: int | list[in
 
 
 # ---- transformers' numbers
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES + VARIANTS)
+def test_golden_logits_of_weights_in_float32(name: str):
+    """Nothing is copied by widening then, so what the kernels see are views of the file's arrays."""
+    checkpoint = open_checkpoint(golden_folder(name))
+    tensors = {name: to_float32(array) for name, array in checkpoint.tensors.items()}
+    config = read_config(checkpoint.config)
+    model, golden = Model(config, collect_tensors(config, tensors)), golden_model(name)[1]
+    found = feed(model, model.new_cache().sequence(), golden["input_ids"], 48)
+    assert np.abs(found - golden["logits"]).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("size", [48, 7, 1])

@@ -81,6 +81,7 @@ _GEMMA3 = Family(
     names={"hidden_act": "hidden_activation"},
     defaults=_GEMMA_2_AND_3 | {
         "vocab_size": 262_208, "sliding_window_pattern": 6, "max_position_embeddings": 131_072,
+        "final_logit_softcapping": None,
     },
     facts=_GEMMA_FACTS | {
         "qk_norm": "head", "layer_norms": BEFORE + AFTER,
@@ -156,13 +157,16 @@ FAMILIES: dict[str, Family] = {
         window_key="use_sliding_window",
         defaults={
             "num_key_value_heads": 4, "sliding_window": 4096, "num_experts": 128, "num_experts_per_tok": 8,
-            "expert_size": 768,
+            "expert_size": 768, "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": None,
         },
         experts={},
     ),
     "Phi3ForCausalLM": Family(
         "phi3", windows=True, rope_names={"su": "longrope", "yarn": "longrope"},
-        defaults={"norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
+        defaults={
+            "norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096,
+            "partial_rotary_factor": 1.0,
+        },
     ),
     "PhiForCausalLM": Family(
         "phi", names={"norm_eps": "layer_norm_eps"},
@@ -265,7 +269,8 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "OlmoForCausalLM": Family(
-        "olmo", names={"norm_eps": None, "mlp_bias": None}, defaults=_OLMO, norm={"centered": True, "weight": False},
+        "olmo", names={"norm_eps": None, "mlp_bias": None}, defaults=_OLMO | {"qkv_clip": None},
+        norm={"centered": True, "weight": False},
     ),
     "Olmo2ForCausalLM": Family(
         "olmo2", names={"qkv_clip": None, "mlp_bias": None}, defaults=_OLMO,
@@ -280,6 +285,7 @@ FAMILIES: dict[str, Family] = {
         "olmoe", names={"expert_size": "intermediate_size", "mlp_bias": None}, facts={"qk_norm": "all heads"},
         defaults={
             "norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096,
+            "qkv_clip": None, "norm_topk_prob": False,
         },
         experts={},
     ),
@@ -301,7 +307,7 @@ FAMILIES: dict[str, Family] = {
         "deepseek_v2", names=_DEEPSEEK, facts={"rope_interleaved": True}, latent=True,
         defaults={
             "q_lora_rank": 1536, "num_experts": 64, "expert_size": 1407, "n_shared_experts": 2,
-            "max_position_embeddings": 2048,
+            "max_position_embeddings": 2048, "n_group": None, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0,
         },
         experts={
             "normalized": False,
@@ -357,6 +363,7 @@ FAMILIES: dict[str, Family] = {
         refused={
             "do_layer_norm_before": (None, True), "_remove_final_layer_norm": (None, False),
             "layer_norm_elementwise_affine": (None, True),
+            "word_embed_proj_dim": lambda keys: (None, keys.get("hidden_size")),
         },
     ),
     "GPTNeoXForCausalLM": Family(

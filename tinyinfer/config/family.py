@@ -21,7 +21,7 @@ class Family:
     experts: Mapping[str, Any] | None = None  # fields of its Experts that no key says; None: it has none
     latent: bool = False  # whether its attention is latent
     activations: Mapping[str, str] = field(default_factory=dict)  # activations that it means otherwise
-    refused: Mapping[str, tuple] = field(default_factory=dict)  # keys, and their values that are no reason to refuse
+    refused: Mapping[str, Any] = field(default_factory=dict)  # keys, and their values that are no reason to refuse
 
     # rotation: "all" layers, "none", those that see a "window", or those that are "listed"
     rotary: str | Callable[[Keys], str] = "all"

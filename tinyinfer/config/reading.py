@@ -28,6 +28,15 @@ NAMES = {
     "local_rope_theta": "rope_local_base_freq",
 }  # fmt: skip
 
+# Keys that change what a model computes, and that only some families have. Of others, whose files may hold them all the
+# same, they say nothing: a family has those that its entry names.
+SELDOM = (
+    "attention_scale", "attn_logit_softcapping", "decoder_sparse_step", "embedding_scale", "final_logit_softcapping",
+    "first_k_dense_replace", "gate_slope", "logit_scale", "max_window_layers", "mlp_only_layers", "n_group",
+    "n_shared_experts", "norm_topk_prob", "parallel", "partial_rotary_factor", "qkv_clip", "query_pre_attn_scalar",
+    "residual_scale", "routed_scaling_factor", "sliding_window_pattern",
+)  # fmt: skip
+
 
 def read_config(config: Mapping[str, Any]) -> ModelConfig:
     """Turn the contents of config.json into the facts that the model reads.
@@ -43,7 +52,7 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
         config = config["text_config"]
         eos_ids += token_ids(config.get("eos_token_id"), "config.json: text_config.eos_token_id")
     _refuse_unsupported(config, family)
-    keys = Keys(config, family.defaults, NAMES | family.names)
+    keys = Keys(config, family.defaults, names_of(family))
     heads, kv_heads = _heads(keys)
     hidden_size = keys.size("hidden_size")
     latent = _latent(keys) if family.latent else None
@@ -83,6 +92,11 @@ def read_config(config: Mapping[str, Any]) -> ModelConfig:
     )
 
 
+def names_of(family: Family) -> dict[str, Any]:
+    """What a family calls the keys that are read, see `Keys`."""
+    return NAMES | {key: None for key in SELDOM if key not in family.defaults} | family.names
+
+
 def _values(facts: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
     return {name: fact(keys) if callable(fact) else fact for name, fact in facts.items()}
 
@@ -93,6 +107,8 @@ def _architecture(config: Mapping[str, Any]) -> str:
         architecture = named[0]
     elif named:
         raise BadCheckpoint(f"config.json: architectures should be a list of one name, found {shown(named)}")
+    elif config.get("model_type") is None:
+        raise BadCheckpoint("config.json: neither architectures nor model_type says what kind of model this is")
     else:
         model_type = config.get("model_type")
         architecture = next((name for name, family in FAMILIES.items() if family.model_type == model_type), None)
@@ -109,7 +125,7 @@ def _refuse_unsupported(config: Mapping[str, Any], family: Family) -> None:
         raise UnsupportedModel("config.json: use_bidirectional_attention: seeing what follows is not supported yet")
     keys = Keys(config, {})
     for key, fine in family.refused.items():
-        if (value := keys.get(key)) not in fine:
+        if (value := keys.get(key)) not in (fine(keys) if callable(fine) else fine):
             raise UnsupportedModel(f"config.json: {key}: {shown(value)} is not supported yet")
 
 

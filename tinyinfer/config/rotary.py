@@ -68,7 +68,11 @@ def _rotary_dims(keys: Keys, head_dim: int) -> int:
 
 def _rope_parameters(keys: Keys, family: Family, layer_kind: str) -> dict[str, Any]:
     """The rotary settings of one kind of layer as one flat dict, whichever form config.json has."""
-    found = keys.get("rope_parameters") or keys.get("rope_scaling") or family.default_rope
+    new, old = keys.get("rope_parameters"), keys.get("rope_scaling")
+    if new and old and new != old:
+        both = f"rope_scaling {shown(old)} beside rope_parameters {shown(new)}"
+        raise BadCheckpoint(f"config.json: expected one of two blocks of rotary settings, found {both}")
+    found = new or old or family.default_rope
     nested = isinstance(found, dict) and any(kind in found for kind in ("full_attention", "sliding_attention"))
     local = layer_kind == "sliding_attention" and family.local_theta is not None
     if nested:

@@ -164,7 +164,8 @@ def row_places(rows: Sequence[int], sign: str, groups: int) -> list[slice | np.n
 def _rows(tensor: Tensor, place: slice | np.ndarray) -> Tensor:
     """Some rows: a view where they lie together, a copy where not."""
     if not isinstance(tensor, PackedWeight):
-        return tensor[place]
+        together = isinstance(place, slice) and place.step is None
+        return tensor[place] if together else np.ascontiguousarray(tensor[place])
     if isinstance(place, slice) and place.step is None:
         if place.start == 0 and place.stop == len(tensor):
             return tensor
@@ -196,7 +197,7 @@ def half_apart(config: ModelConfig, layer: LayerConfig, tensors: Mapping[str, Te
                 heads = np.arange(0, len(tensors[found]), len(order))
                 changed[found] = _rows(tensors[found], (heads[:, None] + order).reshape(-1))
         if f"{name}_norm" in tensors:
-            changed[f"{name}_norm"] = _array(tensors[f"{name}_norm"])[..., order]
+            changed[f"{name}_norm"] = np.ascontiguousarray(_array(tensors[f"{name}_norm"])[..., order])
     return changed
 
 
