@@ -107,12 +107,11 @@ def _architecture(config: Mapping[str, Any]) -> str:
         architecture = named[0]
     elif named:
         raise BadCheckpoint(f"config.json: architectures should be a list of one name, found {shown(named)}")
-    elif config.get("model_type") is None:
+    elif (model_type := config.get("model_type")) is None:
         raise BadCheckpoint("config.json: neither architectures nor model_type says what kind of model this is")
     else:
-        model_type = config.get("model_type")
-        architecture = next((name for name, family in FAMILIES.items() if family.model_type == model_type), None)
-        architecture = architecture or str(model_type)
+        of_type = (name for name, family in FAMILIES.items() if family.model_type == model_type)
+        architecture = next(of_type, str(model_type))
     if architecture not in FAMILIES:
         near = difflib.get_close_matches(architecture, FAMILIES, 1, cutoff=0.0)[0]
         known = f"the nearest of {len(FAMILIES)} that are known is {near!r}"

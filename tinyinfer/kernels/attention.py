@@ -85,8 +85,7 @@ def attend(
                 continue
             for i in range(low // size, (high + size - 1) // size):
                 block = blocks[number + i - first_block]
-                # by itself the processor does not look beyond a page
-                ahead = (blocks[min(number + i + 1, newest_block) - first_block] - block) * dim * size
+                ahead = _to_next(blocks, number + i, first_block, newest_block) * dim * size
                 if count == 1:
                     _score_one(queries, first, keys, block, ahead, scores, i * size)
                 elif count == 3:
@@ -106,7 +105,7 @@ def attend(
                 _to_shares(scores, i, low, high, seen, states, first + i)
             for i in range(low // size, (high + size - 1) // size):
                 block = blocks[number + i - first_block]
-                ahead = (blocks[min(number + i + 1, newest_block) - first_block] - block) * dim * size
+                ahead = _to_next(blocks, number + i, first_block, newest_block) * dim * size
                 if value_scales.size:
                     for row in range(count):
                         _multiply(scores[row, i * size :], value_scales[block])
@@ -117,6 +116,13 @@ def attend(
                     _mix_several(scores, i * size, part, values, block, ahead, states, first, count, THREE)
                 else:
                     _mix_several(scores, i * size, part, values, block, ahead, states, first, count, FOUR)
+
+
+@inlined
+def _to_next(blocks, number, first_block, newest):
+    """How far from where a block stands the next one does, for memory to be asked for it: by itself the processor does
+    not look beyond a page."""
+    return blocks[min(number + 1, newest) - first_block] - blocks[number - first_block]
 
 
 @inlined

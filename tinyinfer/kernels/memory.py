@@ -10,6 +10,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .jit import jit
+from .vectors import fetch
 
 
 def _pointer_to(element):
@@ -72,11 +73,7 @@ def fetch_line(typing_context, address):
     """Ask memory for the cache line at an address, and go on at once."""
 
     def generate(context, builder, signature, arguments):
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        hint = cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8")
-        read, nearness, data = (ir.Constant(number, value) for value in (0, 2, 1))
-        builder.call(hint, [builder.inttoptr(arguments[0], pointer), read, nearness, data])
+        fetch(builder, builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()), 0, 2)
         return context.get_dummy_value()
 
     return types.void(types.int64), generate

@@ -31,6 +31,7 @@ from .vectors import (
     constant,
     f32x8,
     f32x16,
+    fetch,
     i1x8,
     i1x16,
     i8x32,
@@ -198,7 +199,7 @@ def store_bytes(builder, array, index, value):
 @operation({(array, _INDEX): types.void for array in (*_BYTES, *_NUMBERS)})
 def prefetch(builder, array, index):
     """Ask for the cache line at an index, which may lie outside the array."""
-    _prefetch(builder, builder.gep(array, [index]), 0, 3)
+    fetch(builder, builder.gep(array, [index]), 0, 3)
 
 
 # Bytes ahead of what is being read, to ask memory for: by itself the processor looks less far. First from memory to a
@@ -210,15 +211,8 @@ _SOON, _EARLY = 1024, 4096
 def look_ahead(builder, array, index):
     """Ask for the cache lines that come some way after that of an index, when an array is read from end to end."""
     address = builder.gep(array, [index])
-    _prefetch(builder, address, _SOON, 3)
-    _prefetch(builder, address, _EARLY, 2)
-
-
-def _prefetch(builder, address, distance, nearness):
-    address = builder.gep(builder.bitcast(address, INT[8].as_pointer()), [ir.Constant(INT[64], distance)])
-    function = ir.FunctionType(ir.VoidType(), [address.type] + [INT[32]] * 3)
-    hint = cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8")
-    builder.call(hint, [address, *(ir.Constant(INT[32], number) for number in (0, nearness, 1))])  # to read; data
+    fetch(builder, address, _SOON, 3)
+    fetch(builder, address, _EARLY, 2)
 
 
 @operation({(array, _INDEX): types.float32 for array in _NUMBERS})

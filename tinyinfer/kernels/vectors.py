@@ -170,3 +170,11 @@ def call(builder, name: str, result: Vector, *arguments):
     """Call one of LLVM's intrinsic functions, which become instructions."""
     function = ir.FunctionType(result.llvm, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, function, name), arguments)
+
+
+def fetch(builder, pointer, distance: int, nearness: int):
+    """Ask for the cache line so many bytes beyond a pointer: into the nearest cache (3), or a middle one (2)."""
+    address = builder.gep(builder.bitcast(pointer, INT[8].as_pointer()), [ir.Constant(INT[64], distance)])
+    function = ir.FunctionType(ir.VoidType(), [address.type] + [INT[32]] * 3)
+    hint = cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8")
+    builder.call(hint, [address, *(ir.Constant(INT[32], number) for number in (0, nearness, 1))])
