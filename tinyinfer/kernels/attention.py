@@ -149,9 +149,10 @@ def _score_one(queries, row, keys, block, ahead, scores, column):
     wide, whole = size // 32 * 32, size // 8 * 8
     for j in range(0, wide, 32):
         columns = (j, j + 8, j + 16, j + 24)
-        store_floats(scores, plus(columns, column), _dots(queries, (q, q, q, q), keys, plus(columns, at), ahead))
+        dots = _dots(load_floats, queries, (q, q, q, q), keys, plus(columns, at), ahead)
+        store_floats(scores, plus(columns, column), dots)
     for j in range(wide, whole, 8):
-        store_floats(scores, (column + j,), _dots(queries, (q,), keys, (at + j,), ahead))
+        store_floats(scores, (column + j,), _dots(load_floats, queries, (q,), keys, (at + j,), ahead))
     _score_rest(queries, row, keys, block, whole, scores[0, column:])
 
 
@@ -165,37 +166,26 @@ def _score(queries, first, count, rows, keys, block, ahead, scores, column):
     q, s = times(_rows(twice, first, count), dim), times(_rows(twice, 0, count), scores.shape[1])
     for j in range(0, wide, 2 * LANES):
         places = plus(columns, j)
-        store_floats(scores, plus(plus(s, places), column), _wide_dots(queries, q, keys, plus(places, at), ahead))
+        store_floats(scores, plus(plus(s, places), column), _dots(load_wide, queries, q, keys, plus(places, at), ahead))
     q, s = times(_rows(once, first, count), dim), times(_rows(once, 0, count), scores.shape[1])
     for j in range(wide, whole, 8):
-        store_floats(scores, plus(s, column + j), _dots(queries, q, keys, plus(times(once, 0), at + j), ahead))
+        dots = _dots(load_floats, queries, q, keys, plus(times(once, 0), at + j), ahead)
+        store_floats(scores, plus(s, column + j), dots)
     for i in range(count):
         _score_rest(queries, first + i, keys, block, whole, scores[i, column:])
 
 
 @inlined
-def _dots(queries, q_at, keys, k_at, ahead):
-    """For each of a tuple of places: the query at one . eight keys in a row at the other: a tuple of f32x8.
+def _dots(load, queries, q_at, keys, k_at, ahead):
+    """For each of a tuple of places: the query at one . as many keys in a row at the other as `load` takes.
 
     Meanwhile memory is asked for the keys `ahead`.
     """
     dim, size = keys.shape[1], keys.shape[2]
-    sums = no_floats(q_at)
+    sums = zeros_like(load(keys, k_at[0]), q_at)
     for _ in range(dim):
         prefetch(keys, k_at[0] + ahead)
-        sums = multiply_add(load_floats(keys, k_at), broadcast_float(queries, q_at), sums)
-        q_at, k_at = plus(q_at, 1), plus(k_at, size)
-    return sums
-
-
-@inlined
-def _wide_dots(queries, q_at, keys, k_at, ahead):
-    """The same with as many keys as a register holds."""
-    dim, size = keys.shape[1], keys.shape[2]
-    sums = zeros_like(load_wide(keys, k_at[0]), q_at)
-    for _ in range(dim):
-        prefetch(keys, k_at[0] + ahead)
-        sums = multiply_add(load_wide(keys, k_at), broadcast_float(queries, q_at), sums)
+        sums = multiply_add(load(keys, k_at), broadcast_float(queries, q_at), sums)
         q_at, k_at = plus(q_at, 1), plus(k_at, size)
     return sums
 
@@ -280,9 +270,10 @@ def _mix_one(shares, column, part, values, block, ahead, states, row):
     wide, whole = dim // 32 * 32, dim // 8 * 8
     for d in range(0, wide, 32):
         columns = (d, d + 8, d + 16, d + 24)
-        _mix(shares, plus((0, 0, 0, 0), column), low, high, values, plus(columns, at), ahead, states, plus(columns, s))
+        p = plus((0, 0, 0, 0), column)
+        _mix(load_floats, shares, p, low, high, values, plus(columns, at), ahead, states, plus(columns, s))
     for d in range(wide, whole, 8):
-        _mix(shares, (column,), low, high, values, (at + d,), ahead, states, (s + d,))
+        _mix(load_floats, shares, (column,), low, high, values, (at + d,), ahead, states, (s + d,))
     _mix_rest(shares[0, column:], low, high, values, block, whole, states[row])
 
 
@@ -297,36 +288,23 @@ def _mix_several(shares, column, part, values, block, ahead, states, first, coun
     s, p = times(_rows(twice, first, count), dim + 2), plus(times(_rows(twice, 0, count), shares.shape[1]), column)
     for d in range(0, wide, 2 * LANES):
         places = plus(columns, d)
-        _mix_wide(shares, p, low, high, values, plus(places, at), ahead, states, plus(s, places))
+        _mix(load_wide, shares, p, low, high, values, plus(places, at), ahead, states, plus(s, places))
     s, p = times(_rows(once, first, count), dim + 2), plus(times(_rows(once, 0, count), shares.shape[1]), column)
     for d in range(wide, whole, 8):
-        _mix(shares, p, low, high, values, plus(times(once, 0), at + d), ahead, states, plus(s, d))
+        _mix(load_floats, shares, p, low, high, values, plus(times(once, 0), at + d), ahead, states, plus(s, d))
     for i in range(count):
         _mix_rest(shares[i, column:], low, high, values, block, whole, states[first + i])
 
 
 @inlined
-def _mix(shares, p_at, low, high, values, v_at, ahead, states, s_at):
-    """For each of a tuple of places: eight dimensions of a state += shares . those dimensions of the values."""
+def _mix(load, shares, p_at, low, high, values, v_at, ahead, states, s_at):
+    """For each of a tuple of places: as many dimensions of a state as `load` takes += shares . those of the values."""
     dim = values.shape[2]
-    sums = load_floats(states, s_at)
+    sums = load(states, s_at)
     p_at, v_at = plus(p_at, low), plus(v_at, low * dim)
     for _ in range(low, high):
         prefetch(values, v_at[0] + ahead)
-        sums = multiply_add(load_floats(values, v_at), broadcast_float(shares, p_at), sums)
-        p_at, v_at = plus(p_at, 1), plus(v_at, dim)
-    store_floats(states, s_at, sums)
-
-
-@inlined
-def _mix_wide(shares, p_at, low, high, values, v_at, ahead, states, s_at):
-    """The same with as many dimensions as a register holds."""
-    dim = values.shape[2]
-    sums = load_wide(states, s_at)
-    p_at, v_at = plus(p_at, low), plus(v_at, low * dim)
-    for _ in range(low, high):
-        prefetch(values, v_at[0] + ahead)
-        sums = multiply_add(load_wide(values, v_at), broadcast_float(shares, p_at), sums)
+        sums = multiply_add(load(values, v_at), broadcast_float(shares, p_at), sums)
         p_at, v_at = plus(p_at, 1), plus(v_at, dim)
     store_floats(states, s_at, sums)
 
