@@ -124,6 +124,29 @@ class CachedSequence:
         self._prefill_length = self._text_length = 0
         self.answer: object = None  # whoever feeds it: an answer that finds another here has lost its place
 
+    @classmethod
+    def holding(cls, model: Model, sequence: kv.Sequence, ids: list[int], lengths: tuple[int, int]) -> CachedSequence:
+        """One that holds `ids` already; `lengths` as the property says, of the one that computed them."""
+        held = cls(model, sequence)
+        held.ids = ids
+        held._prefill_length, held._text_length = lengths
+        return held
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Lengths of the text for which the held keys were rotated: at the last prefill, and now."""
+        return self._prefill_length, self._text_length
+
+    def settle(self) -> None:
+        """Have in the cache what `ids` says, also where an interrupt came between the two; nothing if that is lost."""
+        if self.sequence.length == len(self.ids):
+            return
+        if self.sequence.can_rewind(len(self.ids)):
+            self.sequence.rewind(len(self.ids))
+        else:
+            self.sequence.release()
+            del self.ids[:]
+
     def fork(self) -> CachedSequence:
         """A second sequence that holds the same; the memory is shared until either goes on.
 

@@ -17,9 +17,10 @@ from .adapters import Adapters, Folders, Wish
 from .cache import KV_DTYPES
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
-from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
+from .checkpoint.source import Checkpoint, dequantized, open_checkpoint, tensor_forms
 from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .fingerprint import adapters_fingerprint, model_fingerprint, template_fingerprint, tokenizer_fingerprint
 from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
@@ -28,6 +29,7 @@ from .model.tensors import collect_tensors
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
 from .sampling.sampler import Sampler
+from .saved import SavedCache, bytes_of, restored, write_cache
 from .text.chat import ChatTemplate
 from .text.stream import StreamDecoder
 from .text.tokenizer import Tokenizer
@@ -169,6 +171,27 @@ class LLM:
         """A conversation or document that grows: its cache is kept from call to call."""
         return Session(self)
 
+    def save_cache(self, session: Session, file: str | os.PathLike) -> None:
+        """Write what a session holds to a file, for `load_cache`; an older file there is replaced when it is whole."""
+        write_cache(session._held, self._cache_key(session._held.adapters), self.path.name, file)
+
+    def load_cache(self, file: str | os.PathLike, adapters: Wish = None) -> Session:
+        """A session that holds what one held when it was saved, maybe by another process.
+
+        Raises `BadRequest` where it was saved with what makes other keys and values, saying what: another model,
+        tokenizer, chat template or dtype of the cache, or other adapters than `adapters`, by default the usual ones;
+        and `BadCheckpoint` where it is damaged, or no such file.
+        """
+        return self._restored(SavedCache.read(file), adapters)
+
+    def export_cache(self, session: Session) -> bytes:
+        """What `save_cache` writes, as bytes: for another process to `import_cache`."""
+        return bytes_of(session._held, self._cache_key(session._held.adapters), self.path.name)
+
+    def import_cache(self, content: bytes, adapters: Wish = None) -> Session:
+        """A session that holds what `export_cache` was given; raises as `load_cache`."""
+        return self._restored(SavedCache.from_bytes(content), adapters)
+
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
     ) -> Iterator[Piece]:
@@ -286,6 +309,26 @@ class LLM:
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
         sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
         return generate(held, ids, sampler, self.stop_ids, decoder, self.context, adapters)
+
+    def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
+        chosen, session = self.adapters.chosen(adapters), self.session()
+        session._held = restored(self.model, saved, self._cache_key(chosen))
+        session._held.adapters = chosen
+        return session
+
+    def _cache_key(self, adapters: Sequence[tuple[Adapter, float]]) -> dict[str, str]:
+        return self._fingerprints | {"adapters": adapters_fingerprint(adapters)}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        eight_bits = use_compiled() and tensor_forms(self.checkpoint.tensors)
+        return {
+            "model": model_fingerprint(self.config, self.model.tensors),
+            "tokenizer": tokenizer_fingerprint(self.checkpoint),
+            "template": template_fingerprint(self.checkpoint),
+            "kv_dtype": self.model.kv_dtype,
+            "activations": "int8" if eight_bits else "f32",
+        }
 
     def _text_decoder(self, params: SamplingParams) -> TextDecoder:
         if self._tokenizer is not None:

@@ -18,6 +18,7 @@ from .options import (
     text_argument,
 )
 from .output import completion_record, note, sampling_line, show, show_json, timing_lines
+from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_logprobs, add_sampling, sampling_params
 
 EPILOG = """\
@@ -41,6 +42,7 @@ def run_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_loading(parser, "also show the prompt as the model reads it, and the sampling values in use")
     add_sampling(parser)
     add_logprobs(parser)
+    add_prompt_cache(parser)
     samples_help = "give so many answers, with the seed, the seed + 1, and so on; the prompt is run once"
     parser.add_argument("--samples", type=integer, metavar="N", help=samples_help)
     parser.epilog = EPILOG
@@ -56,12 +58,16 @@ def run(args: argparse.Namespace) -> int:
     prompt = text_argument(args.prompt_flag if args.prompt is None else args.prompt, args.file, "the prompt")
     if not args.json and (params.logprobs is not None or params.prompt_logprobs is not None):
         raise BadRequest("log-probabilities are written with --json only", "logprobs")
+    if args.samples is not None and args.prompt_cache is not None:
+        raise BadRequest("--prompt-cache keeps one answer, and --samples gives several", "prompt_cache")
     llm = load_model(args)
+    session = open_session(llm, args)
     ids = _prompt_ids(llm, prompt, args)
     if args.samples is None:
-        completions = [_read(llm.stream(ids, params), (lambda text: None) if args.json else show)]
+        completions = [_read(session.stream(ids, params), (lambda text: None) if args.json else show)]
     else:
         completions = llm.samples(ids, args.samples, params)
+    keep_session(llm, session, args)
     if args.json:
         records = [completion_record(completion, llm) for completion in completions]
         show_json(records[0] if args.samples is None else records)
