@@ -25,9 +25,9 @@ from tests.test_session import KINDS, MORE, SYSTEM, USER1, USER2, Random, common
 from tests.tiny_models import GOLDEN, golden_folder
 from tinyinfer import LLM, Session
 from tinyinfer.cache import KV_DTYPES
+from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.safetensors import parse_safetensors, safetensors_bytes, write_safetensors
 from tinyinfer.errors import BadCheckpoint, BadRequest
-from tinyinfer.generate import CachedSequence
 
 LATENT = ["deepseek-v2-mla", "deepseek-v3-mla"]
 HOW = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}

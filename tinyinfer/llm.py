@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from .adapters import Adapters, Folders, Wish
+from .answer import Answer, Completion, Piece, TextDecoder
 from .cache import KV_DTYPES
+from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, open_checkpoint, tensor_forms
 from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .fingerprint import adapters_fingerprint, model_fingerprint, template_fingerprint, tokenizer_fingerprint
-from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
+from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
 from .model.forward import Model
@@ -306,9 +308,17 @@ class LLM:
         self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
     ) -> Iterator[Piece]:
         """`generate` with all that this model adds; what was asked is checked before the first piece."""
+        return generate(held, self.new_answer(ids, params), adapters)
+
+    def new_answer(self, prompt_ids: list[int], params: SamplingParams) -> Answer:
+        """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
+
+        Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
+        tokenizer where there is none.
+        """
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
-        sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
-        return generate(held, ids, sampler, self.stop_ids, decoder, self.context, adapters)
+        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
+        return Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
 
     def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
         chosen, session = self.adapters.chosen(adapters), self.session()

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from . import cache as kv
+from .cached_sequence import CachedSequence
 from .checkpoint.safetensors import (
     open_safetensors,
     parse_safetensors,
@@ -33,7 +34,6 @@ from .checkpoint.safetensors import (
 )
 from .config import ModelConfig
 from .errors import BadCheckpoint, BadRequest
-from .generate import CachedSequence
 from .model.forward import Model
 
 FORMAT = "tinyinfer cache 1"
