@@ -28,6 +28,7 @@ from .kernels.tape import use_compiled
 from .model.adapters import Adapter
 from .model.forward import Model
 from .model.tensors import collect_tensors
+from .rolling import check_rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
 from .sampling.sampler import Sampler
@@ -226,7 +227,8 @@ class LLM:
         """
         if type(n) is not int or n < 1:
             raise BadRequest(f"n should be a whole number from 1, found {n!r}", "n")
-        ids, params = self.prompt_ids(prompt), self.resolved_params(params, **overrides)
+        params = self.resolved_params(params, **overrides)
+        ids = self.prompt_ids(prompt, params)
         first, chosen = CachedSequence(self.model), self.adapters.chosen(adapters)
         pieces = self._answer(first, ids, params, chosen)
         began = next(pieces)  # the prompt has been run, and nothing after it
@@ -280,11 +282,11 @@ class LLM:
         """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""
         return self.tokenizer.encode(self.chat_template.render(messages, tools), add_special_tokens=False)
 
-    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def prompt_ids(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> list[int]:
         """A prompt as valid ids: text is tokenized, with one BOS where the tokenizer asks; an empty one becomes BOS.
 
         Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
-        `ContextOverflow` for one longer than the context.
+        `ContextOverflow` for one longer than the context, unless `params` say that it rolls.
         """
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         ids = self._checked_ids(ids, "text or a flat list of ids")
@@ -293,7 +295,8 @@ class LLM:
             if bos is None:
                 raise BadRequest("the prompt is empty, and the model has no BOS token to begin from", "prompt")
             ids = self._checked_ids([bos], "a BOS id")
-        if len(ids) > self.context:
+        rolls = params is not None and params.context_full == "roll"
+        if len(ids) > self.context and not rolls:
             both = f"{len(ids):,} tokens, more than the context of {self.context:,}"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         return ids
@@ -314,11 +317,14 @@ class LLM:
         """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
 
         Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
-        tokenizer where there is none.
+        tokenizer where there is none, and `BadRequest` where its text can't roll.
         """
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
         sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
-        return Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
+        answer = Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
+        if answer.rolling:
+            check_rolling(self.config, answer.rolling)
+        return answer
 
     def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
         chosen, session = self.adapters.chosen(adapters), self.session()
@@ -389,7 +395,7 @@ class Session:
 
     @property
     def cached_ids(self) -> list[int]:
-        """The ids whose keys and values are held."""
+        """The ids whose keys and values are held; of a text that rolls, also those that were dropped."""
         return list(self._held.ids)
 
     def stream(
@@ -403,7 +409,7 @@ class Session:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         params = self.llm.resolved_params(params, **overrides)
         chosen = self.llm.adapters.chosen(adapters)
-        return self.llm._answer(self._held, self.llm.prompt_ids(prompt), params, chosen)
+        return self.llm._answer(self._held, self.llm.prompt_ids(prompt, params), params, chosen)
 
     def generate(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any

@@ -4,14 +4,15 @@ It is a safetensors file:
 
     ids                            int32 [tokens]: what the keys and values are of
     layers.0.keys, .values, ...    see `cache/transfer.py`
-    __metadata__                   strings: "format"; "name", for people; the key; and "lengths", see below
+    __metadata__                   strings: "format"; "name", for people; the key; and "state", see below
 
 The key is what keys and values depend on beside the ids: the model (its facts, rotary scaling among them, and all bytes
 of its weights), tokenizer, chat template, adapters with their scales, the dtype that the cache is kept in, and whether
 quantized weights meet activations in 8 bits. A file with another key is refused: the numbers would be of another model.
 Blocks may be of another size, and floats may differ in the last bit between processors, as they always do.
 
-"lengths" are two: of the text when its prompt was run, and now. Some rotary scalings go by them.
+"state" are the numbers of `cached_sequence.State`: how long the text was, which some rotary scalings go by, and what of
+it was dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from . import cache as kv
-from .cached_sequence import CachedSequence
+from .cached_sequence import CachedSequence, State
 from .checkpoint.safetensors import (
     open_safetensors,
     parse_safetensors,
@@ -35,10 +36,10 @@ from .checkpoint.safetensors import (
 from .config import ModelConfig
 from .errors import BadCheckpoint, BadRequest
 from .model.forward import Model
+from .rolling import Rolling, check_rolling
 
 FORMAT = "tinyinfer cache 1"
 IDS = np.dtype("<i4")
-LONGEST = 2**31  # tokens that a text may claim to have had
 
 # what each part of the key is called where it differs
 PARTS = {
@@ -97,18 +98,18 @@ def restored(model: Model, saved: SavedCache, key: Key) -> CachedSequence:
     _check_key(where, facts, key)
     arrays = dict(saved.arrays)
     ids = _checked_ids(where, arrays.pop("ids", None), model.config)
-    lengths = _checked_lengths(where, facts.get("lengths", ""))
+    state = _checked_state(where, facts.get("state", ""), len(ids), model.config)
     try:
-        sequence = kv.sequence_from(model.new_cache(), arrays, len(ids))
+        sequence = kv.sequence_from(model.new_cache(), arrays, len(ids) - state.dropped)
     except BadCheckpoint as error:
         raise BadCheckpoint(f"{where}: {error}") from None
-    return CachedSequence.holding(model, sequence, ids, lengths)
+    return CachedSequence.holding(model, sequence, ids, state)
 
 
 def _content(held: CachedSequence, key: Key, name: str) -> tuple[dict, Iterator[tuple[str, np.ndarray]], dict]:
     held.settle()
     ids = np.array(held.ids, IDS)
-    facts = {"format": FORMAT, "name": name, **key, "lengths": " ".join(map(str, held.lengths))}
+    facts = {"format": FORMAT, "name": name, **key, "state": " ".join(map(str, held.state))}
     layout = {"ids": (IDS, ids.shape)} | kv.layout_of(held.sequence)
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
@@ -139,17 +140,25 @@ def _checked_ids(where: str, ids: Any, config: ModelConfig) -> list[int]:
     outside = ids[(ids < 0) | (ids >= config.vocab_size)]
     if outside.size:
         raise BadCheckpoint(f"{where}: id {outside[0]} is outside the vocabulary of {config.vocab_size:,}")
-    if len(ids) > config.longest_context:
-        both = f"{len(ids):,} tokens, more than the model's {config.longest_context:,}"
-        raise BadCheckpoint(f"{where}: it holds {both}")
     return ids.tolist()
 
 
-def _checked_lengths(where: str, text: str) -> tuple[int, int]:
+def _checked_state(where: str, text: str, count: int, config: ModelConfig) -> State:
     words = text.split(" ")
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) <= 10 for word in words):
-        raise BadCheckpoint(f"{where}: lengths: expected two whole numbers, found {text[:80]!r}")
-    lengths = int(words[0]), int(words[1])
-    if max(lengths) > LONGEST:
-        raise BadCheckpoint(f"{where}: lengths: expected numbers up to {LONGEST:,}, found {text[:80]!r}")
-    return lengths
+    if len(words) != len(State._fields) or not all(w.isascii() and w.isdigit() and len(w) <= 10 for w in words):
+        raise BadCheckpoint(f"{where}: state: expected {len(State._fields)} whole numbers, found {text[:80]!r}")
+    state = State(*map(int, words))
+    rolling, longest = Rolling(state.context, state.keep), config.longest_context
+    if count - state.dropped > longest:
+        raise BadCheckpoint(f"{where}: it holds {count - state.dropped:,} tokens, more than the model's {longest:,}")
+    if state.context:
+        try:
+            check_rolling(config, rolling)
+        except BadRequest as error:
+            raise BadCheckpoint(f"{where}: state: {error}") from None
+    # each time the context was full, and so many tokens went
+    times, rest = divmod(state.dropped, rolling.drop) if rolling.drop else (0, state.dropped)
+    at = state.context + (times - 1) * rolling.drop if times else 0
+    if rest or state.dropped_at != at or at > count or state.context > longest:
+        raise BadCheckpoint(f"{where}: state: {text[:80]!r} is none that {count:,} tokens can be in")
+    return state

@@ -18,7 +18,7 @@ from .options import (
     load_model,
     settle_model,
 )
-from .output import note, show, timing_lines
+from .output import dropped_line, note, show, timing_lines
 from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_sampling, sampling_params
 from .terminal import ReadLine, line_reader, read_turn
@@ -139,8 +139,10 @@ class _Chat:
     def finish(self, completion: Any) -> None:
         if not completion.text.endswith("\n"):
             show("\n")
+        note(*dropped_line(completion))
         if completion.finish_reason == "length":
-            full = len(completion.prompt_ids) + len(completion.ids) >= self.conversation.session.llm.context
+            filled = len(completion.prompt_ids) + len(completion.ids) >= self.conversation.session.llm.context
+            full = filled and completion.params.context_full == "stop"
             note("(cut: the context is full; /reset makes room)" if full else "(cut at --max-tokens)")
         if self.show_timings:
             note(*timing_lines(completion), "")

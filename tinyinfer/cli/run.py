@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import BadRequest
+from ..sampling import SamplingParams
 from .options import (
     Parser,
     add_loading,
@@ -17,7 +18,7 @@ from .options import (
     settle_model,
     text_argument,
 )
-from .output import completion_record, note, sampling_line, show, show_json, timing_lines
+from .output import completion_record, dropped_line, note, sampling_line, show, show_json, timing_lines
 from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_logprobs, add_sampling, sampling_params
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadRequest("--prompt-cache keeps one answer, and --samples gives several", "prompt_cache")
     llm = load_model(args)
     session = open_session(llm, args)
-    ids = _prompt_ids(llm, prompt, args)
+    ids = _prompt_ids(llm, prompt, params, args)
     if args.samples is None:
         completions = [_read(session.stream(ids, params), (lambda text: None) if args.json else show)]
     else:
@@ -79,18 +80,19 @@ def run(args: argparse.Namespace) -> int:
         show("" if completion.text.endswith("\n") else "\n")
         if args.verbose:
             note("", f"prompt      {llm.tokenizer.decode(completion.prompt_ids)!r}", sampling_line(completion.params))
+        note(*dropped_line(completion))
         if not args.quiet:
             note("", *timing_lines(completion))
     return 0
 
 
-def _prompt_ids(llm: Any, prompt: str, args: argparse.Namespace) -> list[int]:
+def _prompt_ids(llm: Any, prompt: str, params: SamplingParams, args: argparse.Namespace) -> list[int]:
     has_template = llm.checkpoint.chat_template is not None
     if args.raw or not has_template:
         if args.system is not None:
             reason = "--raw switches it off" if has_template else "this model has none"
             raise BadRequest(f"--system needs a chat template, and {reason}", "system")
-        return llm.prompt_ids(prompt)
+        return llm.prompt_ids(prompt, params)
     if not prompt:
         raise BadRequest("the prompt is empty; give some text (with --raw, a model can begin from nothing)", "prompt")
     messages = [{"role": "user", "content": prompt}]
