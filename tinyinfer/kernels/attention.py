@@ -312,13 +312,12 @@ def _mix(load, shares, p_at, low, high, values, v_at, ahead, states, s_at):
 
 @inlined
 def _mix_rest(shares, low, high, values, block, begin, state):
-    """The same for the dimensions that fill no register."""
+    """The same for the dimensions that fill no register; value by value, as it is done there."""
     size, dim = values.shape[1], values.shape[2]
-    for d in range(begin, dim):
-        mixed = f32(0)
-        for j in range(low, high):
-            mixed += shares[j] * load_float(values, (block * size + j) * dim + d)
-        state[d] += mixed
+    for j in range(low, high):
+        at = (block * size + j) * dim
+        for d in range(begin, dim):
+            state[d] += shares[j] * load_float(values, at + d)
 
 
 @jit
