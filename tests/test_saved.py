@@ -23,7 +23,7 @@ from tests.chain_models import TEMPLATE
 from tests.checkpoint.test_adapters import ADAPTERS
 from tests.test_session import KINDS, MORE, SYSTEM, USER1, USER2, Random, common, random_of, text
 from tests.tiny_models import GOLDEN, golden_folder
-from tinyinfer import LLM, Session
+from tinyinfer import LLM, Session, fingerprint
 from tinyinfer.cache import KV_DTYPES
 from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.safetensors import parse_safetensors, safetensors_bytes, write_safetensors
@@ -233,8 +233,8 @@ def test_quantized_weights_that_meet_other_activations_are_told_apart(monkeypatc
     llm = tinyinfer.load(GOLDEN / "llama", quantize="int8")
     content = saved_by(llm)
     other = tinyinfer.load(GOLDEN / "llama", quantize="int8")
-    compiled = tinyinfer.llm.use_compiled()
-    monkeypatch.setattr("tinyinfer.llm.use_compiled", lambda: not compiled)
+    compiled = fingerprint.use_compiled()
+    monkeypatch.setattr(fingerprint, "use_compiled", lambda: not compiled)
     with pytest.raises(BadRequest, match="another form of activations"):
         other.import_cache(content)
     floats = tinyinfer.load(GOLDEN / "llama")

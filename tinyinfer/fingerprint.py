@@ -16,11 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from .checkpoint.source import Checkpoint
+from .checkpoint.source import Checkpoint, tensor_forms
 from .config import ModelConfig
+from .kernels.tape import use_compiled
 from .model.adapters import Adapter
+from .model.forward import Model
 from .model.tensors import ModelTensors, Tensors
 from .quant import PackedWeight
+
+
+def fingerprints(checkpoint: Checkpoint, model: Model) -> dict[str, str]:
+    """What keys and values depend on beside ids and adapters, each as a string."""
+    eight_bits = use_compiled() and tensor_forms(checkpoint.tensors)
+    return {
+        "model": model_fingerprint(model.config, model.tensors),
+        "tokenizer": tokenizer_fingerprint(checkpoint),
+        "template": template_fingerprint(checkpoint),
+        "kv_dtype": model.kv_dtype,
+        "activations": "int8" if eight_bits else "f32",
+    }
 
 
 def model_fingerprint(config: ModelConfig, tensors: ModelTensors) -> str:

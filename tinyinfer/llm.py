@@ -19,10 +19,10 @@ from .cache import KV_DTYPES
 from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
-from .checkpoint.source import Checkpoint, dequantized, open_checkpoint, tensor_forms
+from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
-from .fingerprint import adapters_fingerprint, model_fingerprint, template_fingerprint, tokenizer_fingerprint
+from .fingerprint import adapters_fingerprint, fingerprints
 from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
@@ -337,14 +337,7 @@ class LLM:
 
     @cached_property
     def _fingerprints(self) -> dict[str, str]:
-        eight_bits = use_compiled() and tensor_forms(self.checkpoint.tensors)
-        return {
-            "model": model_fingerprint(self.config, self.model.tensors),
-            "tokenizer": tokenizer_fingerprint(self.checkpoint),
-            "template": template_fingerprint(self.checkpoint),
-            "kv_dtype": self.model.kv_dtype,
-            "activations": "int8" if eight_bits else "f32",
-        }
+        return fingerprints(self.checkpoint, self.model)
 
     def _text_decoder(self, params: SamplingParams) -> TextDecoder:
         if self._tokenizer is not None:

@@ -27,9 +27,8 @@ import numpy as np
 from . import cache as kv
 from .cached_sequence import CachedSequence, State
 from .checkpoint.safetensors import (
-    open_safetensors,
+    open_with_metadata,
     parse_safetensors,
-    read_metadata,
     safetensors_bytes,
     write_safetensors,
 )
@@ -67,7 +66,7 @@ class SavedCache:
     @classmethod
     def read(cls, file: str | os.PathLike) -> SavedCache:
         """Map a file. Raises `BadCheckpoint` where it is none, or damaged."""
-        return cls(open_safetensors(file), read_metadata(file), str(file))
+        return cls(*open_with_metadata(file), str(file))
 
     @classmethod
     def from_bytes(cls, content: bytes, where: str = "the saved cache") -> SavedCache:

@@ -90,13 +90,17 @@ def open_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
     Raises `BadCheckpoint` naming the file and the tensor where the header lies about the data.
     """
+    return open_with_metadata(path)[0]
+
+
+def open_with_metadata(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The same, and the `__metadata__` strings of the very file, should another one take its place meanwhile."""
     path = Path(path)
-    with _readable(path):
-        header, data_start, data_size = _header_of(path)
-    spans = _checked_spans(path, header, data_size)
-    with _readable(path):
-        data = np.memmap(path, np.uint8, "r", data_start, (data_size,)) if data_size else np.empty(0, np.uint8)
-    return _views(header, spans, data)
+    with _readable(path), open(path, "rb") as file:
+        header, data_start, data_size = _read_header(path, os.fstat(file.fileno()).st_size, file)
+        spans = _checked_spans(path, header, data_size)
+        data = np.memmap(file, np.uint8, "r", data_start, (data_size,)) if data_size else np.empty(0, np.uint8)
+    return _views(header, spans, data), header.get("__metadata__", {})
 
 
 def parse_safetensors(content: bytes, where: str = "the bytes given") -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -113,8 +117,8 @@ def parse_safetensors(content: bytes, where: str = "the bytes given") -> tuple[d
 def read_metadata(path: str | os.PathLike) -> dict[str, str]:
     """The `__metadata__` strings of a file; empty where there are none."""
     path = Path(path)
-    with _readable(path):
-        return _header_of(path)[0].get("__metadata__", {})
+    with _readable(path), open(path, "rb") as file:
+        return _read_header(path, os.fstat(file.fileno()).st_size, file)[0].get("__metadata__", {})
 
 
 def write_safetensors(
@@ -182,12 +186,6 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise BadCheckpoint(f"{path}: can't be read: {error.strerror}") from None
-
-
-def _header_of(path: Path) -> tuple[dict[str, Any], int, int]:
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        return _read_header(path, size, file)
 
 
 def _read_header(where: Path | str, size: int, file: BinaryIO) -> tuple[dict[str, Any], int, int]:
