@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import BadCheckpoint
-from .blocks import BlockTable, Kept, KVCache, Sequence
+from .blocks import BlockTable, KVCache, Sequence
+from .kept import Kept
 
 Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
 
