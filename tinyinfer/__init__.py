@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all tha
 if TYPE_CHECKING:
     from typing import Any
 
+    from .beams import Beam
     from .errors import TinyinferError
     from .generate import Completion, Piece, Timings
     from .llm import LLM, Session, load
@@ -25,12 +26,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
-    "Completion": "generate", "Piece": "generate", "Timings": "generate",
+    "Beam": "beams", "Completion": "generate", "Piece": "generate", "Timings": "generate",
     "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
 }  # fmt: skip
 
 __all__ = [
     "LLM",
+    "Beam",
     "Completion",
     "Piece",
     "SamplingParams",

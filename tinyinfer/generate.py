@@ -174,23 +174,24 @@ class CachedSequence:
             yield self._feed(ids[begin : begin + count], len(ids), slice(None))
 
     def step(self, id: int) -> np.ndarray:
-        """One more id; logits float32 [vocab] after it.
-
-        Dynamically scaled keys stay as they were rotated, and LongRoPE's are all computed anew when the text outgrows
-        the original context: both as transformers does.
-        """
-        length = len(self.ids) + 1
-        switching = [rope for rope in self._ropes if rope.kind == "longrope"]
-        if not keys_fit(switching, self._text_length, length):
-            return self.prefill([*self.ids, id], self.adapters)[0]
-        return self._feed([id], length)[0]
+        """One more id; logits float32 [vocab] after it, see `step_together`."""
+        return step_together([self], [id])[0]
 
     def _feed(self, ids: Sequence[int], text_length: int, wanted: slice = slice(-1, None)) -> np.ndarray:
-        chunk = Chunk(self.sequence, np.asarray(ids), text_length, wanted, self.adapters)
-        logits = self.model.forward([chunk])
+        logits = self.model.forward([self._chunk(ids, text_length, wanted)])
+        self._hold(ids, text_length)
+        return logits
+
+    def _chunk(self, ids: Sequence[int], text_length: int, wanted: slice = slice(-1, None)) -> Chunk:
+        return Chunk(self.sequence, np.asarray(ids), text_length, wanted, self.adapters)
+
+    def _hold(self, ids: Sequence[int], text_length: int) -> None:
         self.ids += ids
         self._text_length = text_length
-        return logits
+
+    def _outgrown(self) -> bool:
+        switching = [rope for rope in self._ropes if rope.kind == "longrope"]
+        return not keys_fit(switching, self._text_length, len(self.ids) + 1)
 
     def _reusable(self, ids: Sequence[int]) -> int:
         common = 0
@@ -201,6 +202,21 @@ class CachedSequence:
         lengths = self._prefill_length, self._text_length
         fits = all(keys_fit(self._ropes, length, len(ids)) for length in lengths)
         return common if fits and self.sequence.can_rewind(common) else 0
+
+
+def step_together(held: Sequence[CachedSequence], ids: Sequence[int]) -> np.ndarray:
+    """One more id for each of several sequences of a model, in one pass: the logits after them, float32 [n, vocab].
+
+    Dynamically scaled keys stay as they were rotated, and LongRoPE's are all computed anew when the text outgrows the
+    original context: both as transformers does.
+    """
+    grown = list(zip(held, ids, strict=True))
+    if any(one._outgrown() for one in held):
+        return np.stack([one.prefill([*one.ids, id], one.adapters)[0] for one, id in grown])
+    logits = held[0].model.forward([one._chunk([id], len(one.ids) + 1) for one, id in grown])
+    for one, id in grown:
+        one._hold([id], len(one.ids) + 1)
+    return logits
 
 
 def generate(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .adapters import Adapters, Folders, Wish
+from .beams import Beam, BeamSearch, beams, greedy_params
 from .cache import KV_DTYPES
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
@@ -27,6 +28,7 @@ from .model.forward import Model
 from .model.tensors import collect_tensors
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
+from .sampling.plan import Vocabulary
 from .sampling.sampler import Sampler
 from .text.chat import ChatTemplate
 from .text.stream import StreamDecoder
@@ -211,6 +213,32 @@ class LLM:
             found.append(_last(self._answer(branch, ids, params.with_overrides(seed=params.seed + i), chosen)))
         return found
 
+    def beams(
+        self,
+        prompt: str | Sequence[int],
+        num_beams: int,
+        params: SamplingParams | None = None,
+        *,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        num_return_sequences: int = 1,
+        adapters: Wish = None,
+        **overrides: Any,
+    ) -> list[Beam]:
+        """The likeliest continuations that a beam search finds, best first, each with its `score`; see `beams.py`.
+
+        What `BeamSearch` says of the first arguments holds; `overrides` are fields of SamplingParams. Nothing is drawn,
+        whatever the model's generation_config advises, and nothing can be streamed, since which text wins is known
+        when all is done. Raises as `stream` does, and `BadRequest` for what only a draw goes by, as a temperature, and
+        for stop strings.
+        """
+        search = BeamSearch(num_beams, length_penalty, early_stopping, num_return_sequences)
+        ids, chosen = self.prompt_ids(prompt), self.adapters.chosen(adapters)
+        params = greedy_params(_overridden(params, overrides)).resolved(self.checkpoint.generation_config)
+        vocabulary = Vocabulary(self.config.vocab_size, self.stop_ids, self._dry_breakers(params))
+        held = CachedSequence(self.model)
+        return beams(held, ids, params, search, vocabulary, lambda: self._text_decoder(params), self.context, chosen)
+
     def score(self, prompt: str | Sequence[int], continuation: str | Sequence[int], adapters: Wish = None) -> Score:
         """How likely a continuation is after a prompt, by the model's raw distribution.
 
@@ -275,9 +303,7 @@ class LLM:
 
     def resolved_params(self, params: SamplingParams | None = None, **overrides: Any) -> SamplingParams:
         """The complete sampling values: what was said, else what the model advises, else neutral."""
-        if not isinstance(params, SamplingParams | None):
-            raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
-        return (params or SamplingParams()).with_overrides(**overrides).resolved(self.checkpoint.generation_config)
+        return _overridden(params, overrides).resolved(self.checkpoint.generation_config)
 
     def _answer(
         self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
@@ -391,6 +417,12 @@ class _NoText:
     def finish(self) -> str:
         """Nothing."""
         return ""
+
+
+def _overridden(params: SamplingParams | None, overrides: Mapping[str, Any]) -> SamplingParams:
+    if not isinstance(params, SamplingParams | None):
+        raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
+    return (params or SamplingParams()).with_overrides(**overrides)
 
 
 def _last(pieces: Iterator[Piece]) -> Completion:
