@@ -15,9 +15,9 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all tha
 if TYPE_CHECKING:
     from typing import Any
 
+    from .answer import Completion, Piece, Timings
     from .beams import Beam
     from .errors import TinyinferError
-    from .generate import Completion, Piece, Timings
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
-    "Beam": "beams", "Completion": "generate", "Piece": "generate", "Timings": "generate",
+    "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
 }  # fmt: skip
 

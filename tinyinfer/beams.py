@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .answer import Completion, FinishReason, TextDecoder, Timings
+from .cached_sequence import Adapters, CachedSequence
 from .errors import BadRequest, SamplingError
-from .generate import CachedSequence, Completion, FinishReason, TextDecoder, Timings, step_together
-from .model.adapters import Adapter
 from .model.forward import MOST_ROWS
 from .sampling import SamplingParams, checks
 from .sampling.candidates import Candidates, largest
@@ -197,7 +197,7 @@ def beams(
     vocabulary: Vocabulary,
     new_decoder: Callable[[], TextDecoder],
     context: int,
-    adapters: Sequence[tuple[Adapter, float]] = (),
+    adapters: Adapters = (),
 ) -> list[Beam]:
     """The best texts that a search finds, best first; fewer than asked for where masks leave no more.
 
@@ -244,7 +244,7 @@ def _find(
         if progress.over:
             break
         held = _branches(held, [text.parent for text in progress.running])
-        logits = step_together(held, [text.ids[-1] for text in progress.running])
+        logits = _step(held, [text.ids[-1] for text in progress.running])
     for one in held:
         one.sequence.release()
 
@@ -264,6 +264,17 @@ def _branches(held: list[CachedSequence], parents: list[int]) -> list[CachedSequ
             one.sequence.release()
     last = {parent: child for child, parent in enumerate(parents)}
     return [held[parent] if last[parent] == child else held[parent].fork() for child, parent in enumerate(parents)]
+
+
+def _step(held: Sequence[CachedSequence], ids: Sequence[int]) -> np.ndarray:
+    """One more id for each of several sequences of one length, in one pass: logits after them, float32 [n, vocab]."""
+    length = len(held[0].ids) + 1
+    if held[0].outgrown(length):
+        return np.stack([one.step(id) for one, id in zip(held, ids, strict=True)])
+    logits = held[0].model.forward([one.chunk([id], length) for one, id in zip(held, ids, strict=True)])
+    for one, id in zip(held, ids, strict=True):
+        one.fed([id], length)
+    return logits
 
 
 def _beam(
