@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .answer import Completion, FinishReason, TextDecoder, Timings
+from .answer import Completion, TextDecoder, Timings
 from .cached_sequence import Adapters, CachedSequence
 from .errors import BadRequest, SamplingError
 from .model.forward import MOST_ROWS
@@ -222,12 +222,7 @@ def beams(
         texts = progress.finished[: search.num_return_sequences]
     held.sequence.release()
     seconds = time.perf_counter() - start
-    found = []
-    for text in texts:
-        first = seconds if text.ids else None
-        times = Timings(len(prompt_ids), 0, len(text.ids), prefill_seconds, seconds - prefill_seconds, first, first)
-        found.append(_beam(text, prompt_ids, params, search, new_decoder(), times, scores))
-    return found
+    return [_beam(text, new_decoder(), prompt_ids, params, search, scores, prefill_seconds, seconds) for text in texts]
 
 
 def _find(
@@ -279,24 +274,26 @@ def _step(held: Sequence[CachedSequence], ids: Sequence[int]) -> np.ndarray:
 
 def _beam(
     text: Text,
+    decoder: TextDecoder,
     prompt_ids: list[int],
     params: SamplingParams,
     search: BeamSearch,
-    decoder: TextDecoder,
-    timings: Timings,
     scores: Scores,
+    prefill_seconds: float,
+    seconds: float,
 ) -> Beam:
+    """A text as it is given: only now is it decoded."""
     ids = text.ids
     said = "".join(decoder.push(id) for id in (ids[:-1] if text.ended else ids)) + decoder.finish()
-    finish_reason: FinishReason = "stop" if text.ended else "length"
+    firsts = seconds if ids else None, seconds if said.strip() else None
     return Beam(
         text=said,
         ids=ids,
         prompt_ids=prompt_ids,
-        finish_reason=finish_reason,
+        finish_reason="stop" if text.ended else "length",
         stop_reason=ids[-1] if text.ended else None,
         params=params,
-        timings=timings,
+        timings=Timings(len(prompt_ids), 0, len(ids), prefill_seconds, seconds - prefill_seconds, *firsts),
         logprobs=None if params.logprobs is None else text.logprobs,
         prompt_logprobs=scores.prompt,
         score=text.score,
