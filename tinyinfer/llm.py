@@ -6,7 +6,7 @@ import ctypes
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from .cache import KV_DTYPES
 from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
-from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
+from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
-from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
@@ -109,7 +109,7 @@ class LLM:
         if kv_dtype not in KV_DTYPES:
             raise BadRequest(f"kv_dtype should be one of {', '.join(KV_DTYPES)}, found {kv_dtype!r}", "kv_dtype")
         self.checkpoint = checkpoint
-        with _naming(checkpoint.source):
+        with naming(checkpoint.source):
             self.config = read_config(checkpoint.config)
             tensors = collect_tensors(self.config, checkpoint.tensors)
         self.context = _checked_context(context, self.config)
@@ -446,17 +446,6 @@ def _give_memory_back() -> None:
     """Let go of what reading a vocabulary has freed: glibc would keep it, 26 MB for 49,152 tokens, 63 for 151,936."""
     with suppress(OSError, AttributeError, TypeError):  # other systems do so by themselves, or have no such call
         ctypes.CDLL(None).malloc_trim(0)
-
-
-@contextmanager
-def _naming(source: Path) -> Iterator[None]:
-    """Errors of what a model's files hold say which model it is."""
-    try:
-        yield
-    except (BadCheckpoint, UnsupportedModel) as error:
-        if str(source) in str(error):
-            raise
-        raise type(error)(f"{source}: {error}") from None
 
 
 def _checked_context(context: int | None, config: ModelConfig) -> int:
