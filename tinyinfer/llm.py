@@ -22,6 +22,7 @@ from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
+from .embedding import embed
 from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import generate
 from .kernels.tape import use_compiled
@@ -257,6 +258,24 @@ class LLM:
         scores = Scores(SamplingParams(prompt_logprobs=0), ids)
         CachedSequence(self.model).prefill(ids, self.adapters.chosen(adapters), scores.read_prompt)
         return Score(tuple(scores.prompt[len(before) :]))
+
+    def embed(
+        self,
+        texts: str | Sequence[str] | Sequence[Sequence[int]],
+        pooling: str = "mean",
+        normalize: bool = True,
+        adapters: Wish = None,
+    ) -> np.ndarray:
+        """A vector for each text, or list of ids: float32 [n, hidden]; a lone text counts as a list of one.
+
+        See `embedding.embed` for the other arguments. Texts are tokenized as prompts are. Raises `BadRequest` where
+        there is no text, for an id outside the vocabulary and for another pooling, `ContextOverflow` for a text longer
+        than the context.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        if not texts:
+            raise BadRequest("expected at least one text, found none", "texts")
+        return embed(self.model, list(map(self.prompt_ids, texts)), pooling, normalize, self.adapters.chosen(adapters))
 
     def chat_stream(
         self,
