@@ -131,6 +131,10 @@ class Model:
             chunk.sequence.reserve(len(chunk.ids))
         return self._step(chunks)
 
+    def has(self, adapters: Sequence[tuple[Adapter, float]]) -> bool:
+        """Whether a chunk could go through these adapters now."""
+        return all(adapter in self._numbers for adapter, _ in adapters)
+
     def _new_turn(self) -> None:
         self._turn = threading.Lock()
 
