@@ -38,7 +38,7 @@ COMMANDS = {  # name: (module, usage, what it does)
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
     "convert": (
         "models",
-        "convert MODEL FOLDER",
+        "convert MODEL OUT",
         "turn a GGUF file, or a folder of any kind, into a plain one or one of ours",
     ),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
