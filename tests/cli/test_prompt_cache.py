@@ -80,6 +80,6 @@ def test_flags_that_make_no_sense(models: Path, tmp_path: Path):
     argv = ["--prompt-cache", file, "--prompt-cache-ro"]
     assert "there is no such file" in refused(tinyinfer("run", models / "hi", "Hello", *argv))
     argv = ["--prompt-cache", file, "--samples", "2"]
-    assert "--samples gives several" in refused(tinyinfer("run", models / "hi", "Hello", *argv))
+    assert "--samples makes several" in refused(tinyinfer("run", models / "hi", "Hello", *argv))
     assert "can't be read" in refused(tinyinfer("run", models / "hi", "Hello", "--prompt-cache", tmp_path))
     assert not file.exists()

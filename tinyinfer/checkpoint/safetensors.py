@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import BadCheckpoint, UnsupportedModel
-from ..files import replaced_when_done
+from ..files import POINTER_BYTES, refuse_pointer, replaced_when_done
 
 MAX_HEADER_BYTES = 10_000_000  # some 80,000 tensors; reading more would take seconds before anything is checked
 
@@ -192,6 +192,8 @@ def _read_header(where: Path | str, size: int, file: BinaryIO) -> tuple[dict[str
     """The header of a file of `size` bytes, where the data begins, and how many bytes of it there are."""
     if size < 8:
         raise BadCheckpoint(f"{where}: not a safetensors file: {size} bytes, shorter than the 8-byte header length")
+    refuse_pointer(where, file.read(POINTER_BYTES))
+    file.seek(0)
     length = int.from_bytes(file.read(8), "little")
     if length > MAX_HEADER_BYTES:
         raise BadCheckpoint(f"{where}: header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
