@@ -19,9 +19,12 @@ class StreamDecoder:
     `stopped` is True once a stop string was seen; `stop` is that string, and nothing more comes out.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
-        """`stop` are the strings to end at, one or many. Raises `BadRequest` for an empty one."""
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), shown: frozenset[int] = frozenset()):
+        """`stop` are the strings to end at, one or many, `shown` special tokens that give their text nevertheless.
+
+        Raises `BadRequest` for an empty stop string.
+        """
+        self.tokenizer, self.shown = tokenizer, shown
         self._decoder = IncrementalDecoder(tokenizer.decoder)
         self._matcher = StopMatcher(stop)
 
@@ -38,9 +41,9 @@ class StreamDecoder:
     def push(self, id: int) -> str:
         """Take the next id; give the text that is now certain to be shown, often "".
 
-        Special tokens give no text. Raises `BadRequest` for an id outside the vocabulary.
+        Special tokens give no text, but for those `shown`. Raises `BadRequest` for an id outside the vocabulary.
         """
-        piece = self.tokenizer.piece(id, skip_special_tokens=True)
+        piece = self.tokenizer.piece(id, skip_special_tokens=id not in self.shown)
         if piece is None or self.stopped:
             return ""
         return self._matcher.push(self._decoder.push(piece))
