@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
+    from .text.calls import ToolCall
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
     "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
+    "ToolCall": "text.calls",
 }  # fmt: skip
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Timings",
     "TinyinferError",
     "TokenLogprob",
+    "ToolCall",
     "load",
 ]
 

@@ -30,11 +30,14 @@ from .model.tensors import collect_tensors
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
 from .sampling.sampler import Sampler
-from .text.chat import ChatTemplate
+from .text.chat import ChatPrompt, ChatTemplate, chat_prompt
+from .text.markup import Markup, MarkupDecoder, Said
 from .text.stream import StreamDecoder
 from .text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
+Tools = Sequence[Mapping[str, Any]]  # as in OpenAI's API
+Prompt = str | Sequence[int] | ChatPrompt
 
 
 def load(
@@ -171,10 +174,8 @@ class LLM:
         """A conversation or document that grows: its cache is kept from call to call."""
         return Session(self)
 
-    def stream(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Iterator[Piece]:
-        """Continue a prompt, text or ids, yielding pieces as they come.
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Iterator[Piece]:
+        """Continue a prompt, text, ids or what `chat_prompt` gives, yielding pieces as they come.
 
         `overrides` are fields of SamplingParams, and `adapters`, see `load_adapter`; so they are in what follows.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
@@ -182,15 +183,13 @@ class LLM:
         """
         return self.session().stream(prompt, params, **overrides)
 
-    def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Completion:
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """Continue a prompt, text or ids; see `stream`."""
         return _last(self.stream(prompt, params, **overrides))
 
     def samples(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         n: int,
         params: SamplingParams | None = None,
         *,
@@ -203,14 +202,14 @@ class LLM:
         """
         if type(n) is not int or n < 1:
             raise BadRequest(f"n should be a whole number from 1, found {n!r}", "n")
-        ids, params = self.prompt_ids(prompt), self.resolved_params(params, **overrides)
+        params = self.resolved_params(params, **overrides)
         first, chosen = CachedSequence(self.model), self.adapters.chosen(adapters)
-        pieces = self._answer(first, ids, params, chosen)
+        pieces = self._answer(first, prompt, params, chosen)
         began = next(pieces)  # the prompt has been run, and nothing after it
         branches = [first.fork() for _ in range(n - 1)]
         found = [began.completion or _last(pieces)]
         for i, branch in enumerate(branches, 1):
-            found.append(_last(self._answer(branch, ids, params.with_overrides(seed=params.seed + i), chosen)))
+            found.append(_last(self._answer(branch, prompt, params.with_overrides(seed=params.seed + i), chosen)))
         return found
 
     def score(self, prompt: str | Sequence[int], continuation: str | Sequence[int], adapters: Wish = None) -> Score:
@@ -234,35 +233,50 @@ class LLM:
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """Answer a conversation in the model's own template, yielding pieces as they come.
 
-        Raises `TemplateError` where the template refuses the conversation, and as `stream` does.
+        `tools` are descriptions as in OpenAI's API. What the model calls, and what it thinks before it answers, is kept
+        apart from the text, see `Completion`; `tool_format` names how calls are written ("hermes", "llama3", "mistral",
+        "granite", "gemma"; "none" leaves all in the text) where the template does not show it.
+
+        Raises `TemplateError` where the template refuses the conversation, and `BadRequest` where it has no place for
+        tools; else as `stream` does.
         """
-        return self.session().chat_stream(messages, params, tools, **overrides)
+        return self.session().chat_stream(messages, params, tools, tool_format, **overrides)
 
     def chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Completion:
         """Answer a conversation; see `chat_stream`."""
-        return _last(self.chat_stream(messages, params, tools, **overrides))
+        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
 
-    def chat_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+    def chat_prompt(
+        self, messages: Sequence[Message], tools: Tools | None = None, tool_format: str | None = None
+    ) -> ChatPrompt:
+        """What a conversation becomes: ids, and how the answer is to be read; see `chat_stream`."""
+        return chat_prompt(self.chat_template, self.tokenizer, messages, tools, tool_format)
+
+    def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
         """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""
-        return self.tokenizer.encode(self.chat_template.render(messages, tools), add_special_tokens=False)
+        return self.chat_prompt(messages, tools).ids
 
-    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
         """A prompt as valid ids: text is tokenized, with one BOS where the tokenizer asks; an empty one becomes BOS.
 
         Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
         `ContextOverflow` for one longer than the context.
         """
+        if isinstance(prompt, ChatPrompt):
+            prompt = prompt.ids
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         ids = self._checked_ids(ids, "text or a flat list of ids")
         if not ids:
@@ -282,24 +296,27 @@ class LLM:
         return (params or SamplingParams()).with_overrides(**overrides).resolved(self.checkpoint.generation_config)
 
     def _answer(
-        self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
+        self, held: CachedSequence, prompt: Prompt, params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
     ) -> Iterator[Piece]:
         """`generate` with all that this model adds; what was asked is checked before the first piece."""
-        return generate(held, self.new_answer(ids, params), adapters)
+        return generate(held, self.new_answer(prompt, params), adapters)
 
-    def new_answer(self, prompt_ids: list[int], params: SamplingParams) -> Answer:
-        """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
+    def new_answer(self, prompt: Prompt, params: SamplingParams) -> Answer:
+        """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
 
-        Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
-        tokenizer where there is none.
+        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for
+        what needs a tokenizer where there is none.
         """
-        decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
-        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
-        return Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
+        ids = self.prompt_ids(prompt)
+        decoder, breakers = self._text_decoder(prompt, params), self._dry_breakers(params)
+        sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
+        return Answer(ids, sampler, self.stop_ids, decoder, self.context)
 
-    def _text_decoder(self, params: SamplingParams) -> TextDecoder:
+    def _text_decoder(self, prompt: Prompt, params: SamplingParams) -> TextDecoder:
         if self._tokenizer is not None:
-            return StreamDecoder(self._tokenizer, params.stop)
+            markup = prompt.markup if isinstance(prompt, ChatPrompt) else Markup()
+            shown = frozenset(map(self._tokenizer.id_of, markup.special))
+            return MarkupDecoder(StreamDecoder(self._tokenizer, params.stop, shown), markup)
         if params.stop:
             raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
         return _NoText()
@@ -351,7 +368,7 @@ class Session:
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         adapters: Wish = None,
@@ -360,11 +377,9 @@ class Session:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         params = self.llm.resolved_params(params, **overrides)
         chosen = self.llm.adapters.chosen(adapters)
-        return self.llm._answer(self._held, self.llm.prompt_ids(prompt), params, chosen)
+        return self.llm._answer(self._held, prompt, params, chosen)
 
-    def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Completion:
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """As `LLM.generate`; the prompt is all of the text, not only what is new."""
         return _last(self.stream(prompt, params, **overrides))
 
@@ -372,21 +387,23 @@ class Session:
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.chat_stream`; the messages are all of the conversation, not only the new one."""
-        return self.stream(self.llm.chat_ids(messages, tools), params, **overrides)
+        return self.stream(self.llm.chat_prompt(messages, tools, tool_format), params, **overrides)
 
     def chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Completion:
         """As `LLM.chat`; the messages are all of the conversation, not only the new one."""
-        return _last(self.chat_stream(messages, params, tools, **overrides))
+        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
 
 
 class _NoText:
@@ -394,13 +411,13 @@ class _NoText:
 
     stop = None
 
-    def push(self, id: int) -> str:
+    def push(self, id: int) -> Said:
         """Nothing."""
-        return ""
+        return Said()
 
-    def finish(self) -> str:
+    def finish(self, cut: bool) -> Said:
         """Nothing."""
-        return ""
+        return Said()
 
 
 def _last(pieces: Iterator[Piece]) -> Completion:

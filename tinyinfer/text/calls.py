@@ -37,6 +37,10 @@ class ToolCall:
     arguments: str
     id: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """In the form of OpenAI's API."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
 
 Found = tuple[list[ToolCall], int]
 Reader = Callable[[str, bool, Names], "Found | None"]

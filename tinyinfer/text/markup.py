@@ -12,6 +12,7 @@ any other, mark and all. How the text is cut into pieces plays no part in any of
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .calls import NONE, Names, ToolCall, ToolFormat
@@ -27,6 +28,13 @@ class Said:
     text: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+
+
+def joined(parts: Iterable[Said]) -> Said:
+    """All that was said, as one."""
+    parts = list(parts)
+    calls = tuple(call for part in parts for call in part.tool_calls)
+    return Said("".join(part.text for part in parts), "".join(part.reasoning for part in parts), calls)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class MarkupDecoder:
         """What was held back, when no more ids come; `cut` says that the model had not come to an end by itself."""
         rest = self._parser.push(self._decoder.finish())
         last = self._parser.finish(cut or self.stop is not None)
-        return _both(rest, last)
+        return joined((rest, last))
 
 
 class MarkupParser:
@@ -82,7 +90,7 @@ class MarkupParser:
         self._think = markup.think
         self._gap: str | None = None  # what parts the text before a call from text behind it; None before any text
         self._marks = (*markup.format.opens, *markup.special)
-        self._said = Said()
+        self._said: list[Said] = []
         self._calls = 0
 
     def push(self, text: str) -> Said:
@@ -95,10 +103,10 @@ class MarkupParser:
         return self._run(True, cut)
 
     def _run(self, done: bool, cut: bool) -> Said:
-        self._said = Said()
+        self._said = []
         while self._read(done, cut):
             pass
-        return self._said
+        return joined(self._said)
 
     # Each of these reads some of what is held, may hand over to another, and says whether to go on.
 
@@ -206,7 +214,7 @@ class MarkupParser:
 
     def _say(self, text: str = "", reasoning: str = "") -> None:
         self._gap = "" if text and self._gap is None else self._gap
-        self._said = _both(self._said, Said(text, reasoning))
+        self._said.append(Said(text, reasoning))
 
     def _say_calls(self, calls: list[ToolCall]) -> None:
         named = []
@@ -215,8 +223,4 @@ class MarkupParser:
             made = hashlib.sha256(f"{self._calls} {self.markup.seed}".encode()).hexdigest()[:9]
             named.append(replace(call, id=call.id or made))
             self._calls += 1
-        self._said = _both(self._said, Said(tool_calls=tuple(named)))
-
-
-def _both(first: Said, second: Said) -> Said:
-    return Said(first.text + second.text, first.reasoning + second.reasoning, first.tool_calls + second.tool_calls)
+        self._said.append(Said(tool_calls=tuple(named)))
