@@ -178,6 +178,8 @@ class LLM:
         """Continue a prompt, text, ids or what `chat_prompt` gives, yielding pieces as they come.
 
         `overrides` are fields of SamplingParams, and `adapters`, see `load_adapter`; so they are in what follows.
+        With `graphemes=True` no piece ends inside of what is seen as one character, such as a flag or a letter and its
+        accents; each then comes when the next begins, and the whole is the same.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
         prompt alone is longer than the context. A model without a tokenizer takes and gives ids, and its text is "".
         """
@@ -296,27 +298,32 @@ class LLM:
         return (params or SamplingParams()).with_overrides(**overrides).resolved(self.checkpoint.generation_config)
 
     def _answer(
-        self, held: CachedSequence, prompt: Prompt, params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
+        self,
+        held: CachedSequence,
+        prompt: Prompt,
+        params: SamplingParams,
+        adapters: Sequence[tuple[Adapter, float]],
+        graphemes: bool = False,
     ) -> Iterator[Piece]:
         """`generate` with all that this model adds; what was asked is checked before the first piece."""
-        return generate(held, self.new_answer(prompt, params), adapters)
+        return generate(held, self.new_answer(prompt, params, graphemes), adapters)
 
-    def new_answer(self, prompt: Prompt, params: SamplingParams) -> Answer:
-        """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
+    def new_answer(self, prompt: Prompt, params: SamplingParams, graphemes: bool = False) -> Answer:
+        """An answer that nobody feeds yet, to a prompt and to `params` as resolved; for `graphemes` see `stream`.
 
         Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for
         what needs a tokenizer where there is none.
         """
         ids = self.prompt_ids(prompt)
-        decoder, breakers = self._text_decoder(prompt, params), self._dry_breakers(params)
+        decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
         sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
         return Answer(ids, sampler, self.stop_ids, decoder, self.context)
 
-    def _text_decoder(self, prompt: Prompt, params: SamplingParams) -> TextDecoder:
+    def _text_decoder(self, prompt: Prompt, params: SamplingParams, graphemes: bool) -> TextDecoder:
         if self._tokenizer is not None:
             markup = prompt.markup if isinstance(prompt, ChatPrompt) else Markup()
             shown = frozenset(map(self._tokenizer.id_of, markup.special))
-            return MarkupDecoder(StreamDecoder(self._tokenizer, params.stop, shown), markup)
+            return MarkupDecoder(StreamDecoder(self._tokenizer, params.stop, shown, graphemes), markup)
         if params.stop:
             raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
         return _NoText()
@@ -372,12 +379,13 @@ class Session:
         params: SamplingParams | None = None,
         *,
         adapters: Wish = None,
+        graphemes: bool = False,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         params = self.llm.resolved_params(params, **overrides)
         chosen = self.llm.adapters.chosen(adapters)
-        return self.llm._answer(self._held, prompt, params, chosen)
+        return self.llm._answer(self._held, prompt, params, chosen, graphemes)
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """As `LLM.generate`; the prompt is all of the text, not only what is new."""
