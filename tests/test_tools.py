@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.chain_models import END, TEMPLATE, VOCAB, chain_checkpoint
-from tests.text.tiny_tokenizers import added_token, byte_level_tokenizer_json
+from tests.chain_models import END, TEMPLATE, chain_checkpoint, script
 from tinyinfer import LLM, Completion
 from tinyinfer.errors import BadRequest, TemplateError
 
@@ -19,16 +18,9 @@ HERMES = "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}" + TEMPLATE
 THINKS = "{# <think></think> #}" + HERMES
 
 
-def saying(*texts: str, template: str = HERMES, **parts: Any) -> LLM:
-    """A model whose answer in a chat is these texts, each one new token; those of SPECIAL are special tokens.
-
-    None may be in the prompt, or be a token of the vocabulary already.
-    """
-    tokens = tuple(added_token(0, text, special=text in SPECIAL) for text in dict.fromkeys(texts))
-    ids = {text: VOCAB + n for n, text in enumerate(dict.fromkeys(texts))}
-    chain = dict(zip([ord("\n"), *ids.values()], [*ids.values(), END], strict=True))
-    tokenizer = byte_level_tokenizer_json(tokens)
-    return LLM(chain_checkpoint(chain, vocab=VOCAB + len(ids), tokenizer_json=tokenizer, template=template, **parts))
+def saying(*texts: str, template: str = HERMES) -> LLM:
+    """A model whose answer in a chat is these texts, each one token; those of SPECIAL are special tokens."""
+    return LLM(chain_checkpoint(**script(*texts, special=SPECIAL), template=template))
 
 
 def chat(llm: LLM, messages: Any = ASK, **params: Any) -> Completion:
