@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -117,6 +118,15 @@ def test_tools_that_the_template_would_leave_out_are_refused():
     assert caught.value.parameter == "tools"
     assert not isinstance(caught.value, TemplateError)
     assert llm.chat(ASK, tools=[]).text == "one"
+
+
+def test_a_template_of_its_own_for_tools():
+    checkpoint = chain_checkpoint(**script(*CALL), template=TEMPLATE)
+    llm = LLM(dataclasses.replace(checkpoint, tool_template="{{ tools[0].function.name }}<tool_call>" + TEMPLATE))
+    assert llm.chat(ASK, tools=TOOLS).tool_calls
+    assert llm.tokenizer.decode(llm.chat_ids(ASK, TOOLS)).startswith("f<tool_call>")
+    assert llm.chat(ASK).text == "".join(CALL)
+    assert llm.tokenizer.decode(llm.chat_ids(ASK)).startswith("<|im_start|>user")
 
 
 def test_a_stop_string_inside_of_a_call_cuts_it():

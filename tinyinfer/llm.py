@@ -148,6 +148,12 @@ class LLM:
             raise TemplateError(f"{self.path}: this model has no chat template, so it can only continue a prompt")
         return ChatTemplate(self.checkpoint.chat_template, self.tokenizer.special_tokens)
 
+    @cached_property
+    def tool_template(self) -> ChatTemplate:
+        """The template for conversations with tools, which a few models have beside the other."""
+        source = self.checkpoint.tool_template
+        return ChatTemplate(source, self.tokenizer.special_tokens) if source else self.chat_template
+
     def load_adapter(self, folder: str | os.PathLike, name: str | None = None) -> str:
         """Have a LoRA adapter at hand, a folder as PEFT saves it; gives its name, by default the folder's own.
 
@@ -265,7 +271,8 @@ class LLM:
         self, messages: Sequence[Message], tools: Tools | None = None, tool_format: str | None = None
     ) -> ChatPrompt:
         """What a conversation becomes: ids, and how the answer is to be read; see `chat_stream`."""
-        return chat_prompt(self.chat_template, self.tokenizer, messages, tools, tool_format)
+        template = self.tool_template if tools else self.chat_template
+        return chat_prompt(template, self.tokenizer, messages, tools, tool_format)
 
     def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
         """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""

@@ -3,14 +3,15 @@
 A format is chosen from the text of the chat template, which shows the model how calls are written:
 
     hermes    <tool_call>{"name": "f", "arguments": {...}}</tool_call>          Qwen 2.5 and 3, Hermes, EXAONE
+              small models forget the marks: the same alone, or in ```json
     llama3    {"name": "f", "parameters": {...}} as the whole answer, several with ";" between them, or behind
               <|python_tag|>, where a built-in tool is f.call(a="x")
     mistral   [TOOL_CALLS][{"name": "f", "arguments": {...}}], since 2025 [TOOL_CALLS]f[ARGS]{...} for each call
     granite   <|tool_call|>[{"name": "f", "arguments": {...}}]                   Phi-4-mini adds <|/tool_call|>
     gemma     ```tool_code, f(a="x"), ```; or [f(a="x")] as the whole answer; or JSON as llama3's, also in ```json
 
-A call is valid where it names a tool and gives its arguments as one object. Nothing is run or imported: Python's syntax
-is read by `ast`, and values must be literals.
+A call is valid where it names a tool and gives its arguments as one object; without a mark of its own the tool must be
+one that was offered. Nothing is run or imported: Python's syntax is read by `ast`, and values must be literals.
 """
 
 from __future__ import annotations
@@ -280,7 +281,11 @@ BARE_HEADS = {
 }  # fmt: skip
 
 FORMATS = {
-    "hermes": ToolFormat({"<tool_call>": _tagged("</tool_call>")}, None, ("</tool_call>",)),
+    "hermes": ToolFormat(
+        {"<tool_call>": _tagged("</tool_call>"), "```json": _fenced(_json_calls, True)},
+        _rest(_json_calls, False),
+        ("</tool_call>",),
+    ),
     "llama3": ToolFormat({"<|python_tag|>": _rest(_json_or_python, True)}, _rest(_json_calls, False)),
     "mistral": ToolFormat({"[TOOL_CALLS]": _mistral}, None, ("[ARGS]", "[CALL_ID]")),
     "granite": ToolFormat({"<|tool_call|>": _tagged("<|/tool_call|>")}, None, ("<|/tool_call|>",)),

@@ -156,19 +156,6 @@ class ChatTemplate:
             raise TemplateError(f"the chat template is not valid{_line(error)}: {_reason(error)}") from error
 
 
-def pick_template(value: Any, tools: Any = None) -> str | None:
-    """The one template to use of what "chat_template" in tokenizer_config.json may hold.
-
-    Text is the template itself; of a list of {"name", "template"} (or a dict by name) it is "tool_use" where there are
-    tools, else "default". None where there is none.
-    """
-    if isinstance(value, (list, tuple)):
-        value = {item.get("name"): item.get("template") for item in value if isinstance(item, Mapping)}
-    if isinstance(value, Mapping):
-        value = value.get("tool_use" if tools is not None and "tool_use" in value else "default")
-    return value if isinstance(value, str) else None
-
-
 def _line(error: Exception) -> str:
     """ " at line 3", the innermost line of the template that an error came from; "" where that is unknown."""
     line = None if isinstance(error, SyntaxError) else getattr(error, "lineno", None)  # that of Python is not its line
