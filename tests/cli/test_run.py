@@ -9,11 +9,13 @@ import sys
 import numpy as np
 import pytest
 
-from tests.chain_models import say, write_chain_model
+from tests.chain_models import TEMPLATE, say, write_chain_model
 from tests.cli.commands import COMMAND, environment, refused, tinyinfer
+from tests.text.tiny_tokenizers import byte_level_tokenizer_json
 
 # After a rendered chat, which ends in a newline, the model says "Hi!"; after a bare "a" it says "bcd".
 CHAIN = say("Hi!") | say("bcd", after="a")
+BOS = 270  # <s>
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,24 @@ def test_max_tokens_and_stop(models):
     assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("bc", "length")
     done = tinyinfer("run", models / "hi", "a", "--raw", "--json", "--stop", "cd")
     assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("b", "stop")
+
+
+def test_one_token_allowed_is_a_length(models):
+    for argv in (["a", "--raw"], ["Hello"]):
+        record = json.loads(tinyinfer("run", models / "hi", *argv, "--json", "-n", "1").stdout)
+        assert (record["finish_reason"], len(record["ids"])) == ("length", 1)
+
+
+def test_a_chat_has_the_bos_that_its_template_writes_and_raw_text_one(tmp_path):
+    tokenizer = {"bos_token": "<s>", "eos_token": "<|im_end|>", "add_bos_token": True}
+    parts = {"tokenizer_json": byte_level_tokenizer_json(bos=True), "tokenizer_config": tokenizer}
+    write_chain_model(tmp_path / "bos", CHAIN, template="{{ bos_token }}" + TEMPLATE, **parts)
+    write_chain_model(tmp_path / "none", CHAIN, template=TEMPLATE, **parts)
+    for name, argv, count in (("bos", ["x"], 1), ("none", ["x"], 0), ("bos", ["Hi", "--raw"], 1)):
+        record = json.loads(tinyinfer("run", tmp_path / name, *argv, "--json").stdout)
+        assert record["prompt_ids"].count(BOS) == count
+        assert record["prompt_ids"][:count] == [BOS] * count
+        assert record["timings"]["prompt_tokens"] == len(record["prompt_ids"])
 
 
 def test_verbose_shows_the_prompt_as_the_model_read_it(models):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tinyinfer.errors import BadRequest
 from tinyinfer.text.calls import FORMATS, may_begin_call, template_format, tool_format
+from tinyinfer.text.chat import ChatTemplate
 from tinyinfer.text.markup import Markup, MarkupParser, Said
 
 THINK = ("<think>", "</think>")
@@ -268,6 +270,17 @@ def test_without_marks_everything_is_text():
     assert read(text, "none") == Said(text)
     parser = MarkupParser(Markup())
     assert [parser.push(piece).text for piece in ("a ", "<", "\n")] == ["a ", "<", "\n"]
+
+
+def test_what_a_template_prints_of_calls_is_read_back():
+    """Qwen's own template, which shows the model earlier calls as it is to write its next ones."""
+    source = (Path(__file__).parents[1] / "golden" / "templates" / "qwen05.jinja").read_text(encoding="utf-8")
+    arguments = [{"a": 1, "b": ["x </tool_call>", None, "é"]}, {}]
+    calls = [{"type": "function", "function": {"name": name, "arguments": arguments[i]}} for i, name in enumerate("fg")]
+    messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "Yes.", "tool_calls": calls}]
+    text = ChatTemplate(source).render(messages, [{"type": "function"}], add_generation_prompt=False)
+    said = read(text.rpartition("assistant\n")[2].removesuffix("<|im_end|>\n"), template_format(source))
+    assert (said.text, calls_in(said)) == ("Yes.", [("f", arguments[0]), ("g", arguments[1])])
 
 
 # --- rules that hold for all inputs ---
