@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tinyinfer.errors import BadRequest
-from tinyinfer.text.calls import FORMATS, may_begin_call, template_format, tool_format
+from tinyinfer.text.calls import FORMATS, Reader, ToolFormat, may_begin_call, template_format, tool_format
 from tinyinfer.text.chat import ChatTemplate
 from tinyinfer.text.markup import Markup, MarkupParser, Said
 
@@ -390,3 +390,21 @@ def test_what_may_still_become_a_call():
     for text in ("a", "{}", '{"name": "h', '{"name": "golook"', '{"name": "go", "x', "[1", "[h(", '{"name": ""'):
         assert not may_begin_call(text, names), text
     assert may_begin_call('{"name": "anything", "arguments": {', None)
+
+
+@pytest.mark.parametrize("format", ["hermes", "llama3", "mistral", "gemma"])
+def test_a_long_call_is_not_read_again_for_every_piece_of_it(format: str):
+    body = json.dumps({"name": "f", "arguments": {"code": "def f(a): return {a: [1, 2]}\n" * 500}})
+    opens = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS][", "gemma": "```json"}.get(format, "")
+    text = opens + body + {"mistral": "]", "gemma": "```"}.get(format, "")
+    lengths: list[int] = []
+
+    def counted(reader: Reader) -> Reader:
+        return lambda text, *rest: lengths.append(len(text)) or reader(text, *rest)
+
+    known = FORMATS[format]
+    opens = {mark: counted(reader) for mark, reader in known.opens.items()}
+    watched = ToolFormat(opens, known.alone and counted(known.alone), known.others)
+    said = said_in([text[at : at + 3] for at in range(0, len(text), 3)], Markup(watched, frozenset("f")))
+    assert (said.text, len(said.tool_calls)) == ("", 1)
+    assert sum(lengths) < 20 * len(text)  # a geometric series, where every piece would make 2,600 times

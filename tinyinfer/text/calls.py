@@ -57,7 +57,7 @@ class ToolFormat:
 
     opens: Mapping[str, Reader] = field(default_factory=dict)  # what begins calls, and what reads them
     alone: Reader | None = None  # what reads an answer that is a call from its first character on
-    others: tuple[str, ...] = ()  # further marks that may be special tokens
+    others: tuple[str, ...] = ()  # further marks in a call and at its end
 
 
 NONE = ToolFormat()
@@ -149,7 +149,7 @@ def may_begin_call(text: str, names: Names) -> bool:
 
     That is `{"name": "f", "parameters": {`, perhaps with a type or a list around it, or `[f(`.
     """
-    compact = "".join(text.split())
+    compact = "".join(text[:LONGEST_HEAD].split())
     for head, tails in BARE_HEADS.items():
         if head.startswith(compact):
             return True
@@ -273,6 +273,7 @@ def _offered(calls: list[ToolCall], names: Names) -> list[ToolCall]:
 
 
 _DECODER = JSONDecoder(strict=False)  # small models write line breaks into strings as they are
+LONGEST_HEAD = 1000  # characters that say whether a text without a mark is a call
 LONGEST_PART = 12  # of what JSON takes apart as one: \ud83d\ude0
 
 _OBJECT = ('","arguments":{', '","parameters":{')
@@ -284,7 +285,7 @@ FORMATS = {
     "hermes": ToolFormat(
         {"<tool_call>": _tagged("</tool_call>"), "```json": _fenced(_json_calls, True)},
         _rest(_json_calls, False),
-        ("</tool_call>",),
+        ("</tool_call>", "```"),
     ),
     "llama3": ToolFormat({"<|python_tag|>": _rest(_json_or_python, True)}, _rest(_json_calls, False)),
     "mistral": ToolFormat({"[TOOL_CALLS]": _mistral}, None, ("[ARGS]", "[CALL_ID]")),
@@ -292,6 +293,7 @@ FORMATS = {
     "gemma": ToolFormat(
         {"```tool_code": _fenced(_python_calls, False), "```json": _fenced(_json_calls, True)},
         _rest(_json_or_python, False),
+        ("```",),
     ),
     "none": NONE,
 }

@@ -90,12 +90,19 @@ class MarkupParser:
         self._think = markup.think
         self._gap: str | None = None  # what parts the text before a call from text behind it; None before any text
         self._marks = (*markup.format.opens, *markup.special)
+        self._longest = max(map(len, markup.marks), default=0)
+        # A long call is not read again for every piece of it, which would take ever longer: only where a mark comes, or
+        # once what is held has grown by an eighth, to this.
+        self._worth = 0
         self._said: list[Said] = []
         self._calls = 0
 
     def push(self, text: str) -> Said:
         """Take more text; give what is now certain."""
         self._held += text
+        if len(self._held) < self._worth and not self._mark_in(self._held[-len(text) - self._longest :]):
+            return Said()
+        self._worth = 0
         return self._run(False, False)
 
     def finish(self, cut: bool = False) -> Said:
@@ -125,6 +132,7 @@ class MarkupParser:
             try:
                 found = self.markup.format.alone(body, done, self.markup.names)
                 if found is None:
+                    self._worth = len(self._held) * 9 // 8
                     return False
                 self._say_calls(found[0])
                 self._held = body[found[1] :]
@@ -185,6 +193,7 @@ class MarkupParser:
             shown = before.rstrip()
             self._say(shown)
             self._held = self._held[len(shown) :]
+            self._worth = len(self._held) * 9 // 8
             return False
         shown = before.rstrip() if reader else before
         self._say(shown)
@@ -204,6 +213,9 @@ class MarkupParser:
         if done:
             return end if cut else len(held)
         return len(held[:end].rstrip()) if marks else end
+
+    def _mark_in(self, text: str) -> bool:
+        return any(mark in text for mark in self.markup.marks)
 
     def _unfinished(self, reader: object, text: str) -> bool:
         """Whether a call could still have come of a text."""
