@@ -132,6 +132,10 @@ def test_a_template_of_its_own_for_tools():
 def test_a_stop_string_inside_of_a_call_cuts_it():
     done = chat(saying("so ", *CALL), tools=TOOLS, stop="[1")
     assert (done.text.rstrip(), done.tool_calls, done.finish_reason, done.stop_reason) == ("so", (), "stop", "[1")
+    done = chat(saying("so <", ";; on"), tools=TOOLS, stop=";;")
+    assert done.text == "so <"  # a mark goes on otherwise
+    done = chat(saying("so <", "tool_", "call>"), tools=TOOLS, stop="_c")
+    assert done.text == "so "
     done = chat(saying(*CALL, " and on"), tools=TOOLS, stop="and")
     assert (done.text, len(done.tool_calls), done.finish_reason) == ("", 1, "tool_calls")
 

@@ -72,15 +72,15 @@ class MarkupDecoder:
     def finish(self, cut: bool) -> Said:
         """What was held back, when no more ids come; `cut` says that the model had not come to an end by itself."""
         rest = self._parser.push(self._decoder.finish())
-        last = self._parser.finish(cut or self.stop is not None)
+        last = self._parser.finish(cut or self.stop is not None, self.stop or "")
         return joined((rest, last))
 
 
 class MarkupParser:
     """Takes text in any pieces, and gives what is said in it.
 
-    Reasoning can only begin an answer. Where the answer is cut inside of a call, or where a mark may just begin, what
-    has come of that is not shown: it was never going to be text.
+    Reasoning can only begin an answer. Where the answer is cut inside of a call, or where a mark may have begun, what
+    has come of that is not shown.
     """
 
     def __init__(self, markup: Markup):
@@ -94,6 +94,7 @@ class MarkupParser:
         # A long call is not read again for every piece of it, which would take ever longer: only where a mark comes, or
         # once what is held has grown by an eighth, to this.
         self._worth = 0
+        self._stop = ""
         self._said: list[Said] = []
         self._calls = 0
 
@@ -105,8 +106,9 @@ class MarkupParser:
         self._worth = 0
         return self._run(False, False)
 
-    def finish(self, cut: bool = False) -> Said:
-        """Give what was held back; `cut` says that more would have come."""
+    def finish(self, cut: bool = False, stop: str = "") -> Said:
+        """Give what was held back; `cut` says that more would have come, and `stop` what that begins with, if known."""
+        self._stop = stop
         return self._run(True, cut)
 
     def _run(self, done: bool, cut: bool) -> Said:
@@ -127,7 +129,7 @@ class MarkupParser:
             if self._think[0].startswith(body):
                 if not done:
                     return False
-                self._held = "" if cut else self._held
+                self._held = "" if cut and self._mark_begins(body, self._think[:1]) else self._held
         if self.markup.format.alone and body:
             try:
                 found = self.markup.format.alone(body, done, self.markup.names)
@@ -211,8 +213,12 @@ class MarkupParser:
         begun = range(max(0, len(held) - longest + 1), len(held))
         end = next((at for at in begun if any(mark.startswith(held[at:]) for mark in marks)), len(held))
         if done:
-            return end if cut else len(held)
+            return end if cut and self._mark_begins(held[end:], marks) else len(held)
         return len(held[:end].rstrip()) if marks else end
+
+    def _mark_begins(self, text: str, marks: tuple[str, ...]) -> bool:
+        text += self._stop
+        return any(mark.startswith(text) or text.startswith(mark) for mark in marks)
 
     def _mark_in(self, text: str) -> bool:
         return any(mark in text for mark in self.markup.marks)
