@@ -220,6 +220,29 @@ def test_no_mark_is_shown_wherever_an_answer_is_cut(name: str, before: str):
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("hermes", f"<tool_call>{JSON_CALL}\n{JSON_CALL[:-8]}"),
+        ("hermes", f"<tool_call>{JSON_CALL}</tool_call>\n<tool_call>{JSON_CALL[:-8]}"),
+        ("hermes", f"{JSON_CALL}\n{JSON_CALL[:-8]}"),
+        ("llama3", f"<|python_tag|>{JSON_CALL}; {JSON_CALL[:-8]}"),
+        ("mistral", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{"a'),
+    ],
+)
+def test_calls_before_the_one_that_is_cut_are_kept(format: str, text: str):
+    said = read(text, format, cut=True, names=frozenset("fg"))
+    assert (said.text, calls_in(said)) == ("", ONE)
+
+
+def test_words_behind_a_call_that_is_to_stand_alone_are_text_also_where_they_are_cut():
+    text = f"{JSON_CALL} is"
+    for format in ("hermes", "llama3", "gemma"):
+        assert read(text, format, cut=True, names=frozenset("f")) == Said(text)
+        parser = MarkupParser(Markup(FORMATS[format], frozenset("f")))
+        assert parser.push(f"{JSON_CALL} is").text  # and not held to the end
+
+
 def test_reasoning_that_is_cut_stays_reasoning():
     text = "<think>\nIt is\n so.</think>\n\nYes."
     for end in range(1, len(text)):

@@ -51,6 +51,14 @@ With the second argument no more text comes. Raises ValueError where this is no 
 """
 
 
+class NoCall(ValueError):
+    """What stands here is no valid call, or only the beginning of one; `before` are the calls that stand before it."""
+
+    def __init__(self, before: list[ToolCall]):
+        super().__init__("no call")
+        self.before = before
+
+
 @dataclass(frozen=True)
 class ToolFormat:
     """One way of writing calls."""
@@ -96,11 +104,10 @@ def _tagged(close: str) -> Reader:
                 return (_some(calls), len(text)) if done else None
             if text[at] not in "{[":
                 return _some(calls), at
-            found = _json(text, at, done)
+            found = _one_more(text, at, done, calls)
             if found is None:
                 return None
-            value, at = found
-            calls += _calls(value)
+            calls, at = found
 
     return read
 
@@ -139,7 +146,14 @@ def _rest(read_body: Callable[[str], list[ToolCall]], marked: bool) -> Reader:
     def read(text: str, done: bool, names: Names) -> Found | None:
         if not marked and not may_begin_call(text, names):
             raise ValueError("no call")
-        return (_offered(read_body(text), None if marked else names), len(text)) if done else None
+        if not done:
+            if text.lstrip().startswith("{"):
+                _json_calls(text, False)  # to know at once where it is none
+            return None
+        try:
+            return _offered(read_body(text), None if marked else names), len(text)
+        except NoCall as error:
+            raise NoCall(_offered(error.before, None if marked else names)) from None
 
     return read
 
@@ -164,15 +178,28 @@ def may_begin_call(text: str, names: Names) -> bool:
     return False
 
 
-def _json_calls(text: str) -> list[ToolCall]:
-    """JSON objects or lists with nothing but space, semicolons and commas between them."""
+def _json_calls(text: str, done: bool = True) -> list[ToolCall]:
+    """JSON objects or lists with nothing but space, semicolons and commas between them; those whole, if not `done`."""
     calls: list[ToolCall] = []
     at = _after_space(text, 0)
     while at < len(text):
-        value, at = _json(text, at, True)
-        calls += _calls(value)
+        found = _one_more(text, at, done, calls)
+        if found is None:
+            return calls
+        calls, at = found
         at = _after_space(text, at, ";,")
     return _some(calls)
+
+
+def _one_more(text: str, at: int, done: bool, calls: list[ToolCall]) -> Found | None:
+    """The calls so far and those of the JSON at a place, and where it ends."""
+    if text[at] not in "{[":
+        raise NoCall(calls)
+    try:
+        found = _json(text, at, done)
+        return found and (calls + _calls(found[0]), found[1])
+    except ValueError as error:
+        raise NoCall(calls) from error
 
 
 def _python_calls(text: str) -> list[ToolCall]:
@@ -208,7 +235,9 @@ def _json_or_python(text: str) -> list[ToolCall]:
     try:
         return _json_calls(text)
     except ValueError:
-        return [ToolCall(call.name.removesuffix(".call"), call.arguments) for call in _python_calls(text)]
+        if text.lstrip().startswith("{"):
+            raise
+    return [ToolCall(call.name.removesuffix(".call"), call.arguments) for call in _python_calls(text)]
 
 
 def _calls(value: Any) -> list[ToolCall]:

@@ -138,8 +138,9 @@ class MarkupParser:
                     return False
                 self._say_calls(found[0])
                 self._held = body[found[1] :]
-            except ValueError:
+            except ValueError as error:
                 if cut and self._unfinished(self.markup.format.alone, body):
+                    self._say_calls(getattr(error, "before", []))
                     self._held = ""
         elif self.markup.format.alone and not done:
             return False
@@ -183,9 +184,10 @@ class MarkupParser:
         reader = self.markup.format.opens.get(mark)
         try:
             found = reader(behind, done, self.markup.names) if reader else ([], 0)
-        except ValueError:
+        except ValueError as error:
             if cut and self._unfinished(reader, behind):
                 self._say(before.rstrip())
+                self._say_calls(getattr(error, "before", []))
                 self._held = ""
                 return False
             self._say(before + ("" if mark in self.markup.special else mark))
