@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chain_models import END, TEMPLATE, chain_checkpoint, script
-from tinyinfer import LLM, Completion
+from tinyinfer import LLM, Completion, Engine
 from tinyinfer.errors import BadRequest, TemplateError
 
 ASK = [{"role": "user", "content": "x"}]
@@ -182,9 +182,12 @@ def test_an_answer_is_a_message_that_the_next_turn_takes():
     assert prompt == f"user:x\nassistant:sohma=[1, 2]#{call.id}\ntool:7{call.id}\n"
 
 
-def test_samples_and_sessions_read_answers_alike():
+def test_samples_sessions_and_engines_read_answers_alike():
     llm = saying("so ", *CALL)
     prompt = llm.chat_prompt(ASK, TOOLS)
     assert [len(done.tool_calls) for done in llm.samples(prompt, 2, temperature=1, top_k=1)] == [1, 1]
     assert llm.session().chat(ASK, tools=TOOLS).tool_calls == llm.chat(ASK, tools=TOOLS).tool_calls
     assert llm.generate(prompt).tool_calls == llm.chat(ASK, tools=TOOLS).tool_calls
+    plain, read = Engine(llm).generate_many([prompt.ids, prompt])
+    assert (plain.text, plain.tool_calls) == ("so " + "".join(CALL), ())
+    assert (read.text, read.tool_calls) == ("so", llm.generate(prompt).tool_calls)

@@ -313,18 +313,21 @@ class LLM:
         graphemes: bool = False,
     ) -> Iterator[Piece]:
         """`generate` with all that this model adds; what was asked is checked before the first piece."""
-        return generate(held, self.new_answer(prompt, params, graphemes), adapters)
+        return generate(held, self.new_answer(prompt, params, graphemes=graphemes), adapters)
 
-    def new_answer(self, prompt: Prompt, params: SamplingParams, graphemes: bool = False) -> Answer:
-        """An answer that nobody feeds yet, to a prompt and to `params` as resolved; for `graphemes` see `stream`.
+    def new_answer(
+        self, prompt: Prompt, params: SamplingParams, context: int | None = None, graphemes: bool = False
+    ) -> Answer:
+        """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
 
+        `context`, by default the model's, is what prompt and answer share; for `graphemes` see `stream`.
         Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for
         what needs a tokenizer where there is none.
         """
         ids = self.prompt_ids(prompt)
         decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
         sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
-        return Answer(ids, sampler, self.stop_ids, decoder, self.context)
+        return Answer(ids, sampler, self.stop_ids, decoder, context or self.context)
 
     def _text_decoder(self, prompt: Prompt, params: SamplingParams, graphemes: bool) -> TextDecoder:
         if self._tokenizer is not None:
