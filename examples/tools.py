@@ -1,6 +1,6 @@
-"""A model that asks for a tool, and answers with what it gave.
+"""A model that asks for a tool: python examples/tools.py "Is it raining in Oslo?"
 
-python examples/tools.py "Is it raining in Oslo?"
+A larger model, asked again with these messages, says in its own words what the tool gave.
 """
 
 import json
@@ -25,15 +25,11 @@ def get_weather(city: str) -> dict:
 
 
 llm = tinyinfer.load("qwen2.5-coder-0.5b-instruct")
-session = llm.session()
 messages = [{"role": "user", "content": sys.argv[1] if len(sys.argv) > 1 else "What is the weather in Paris?"}]
-for _ in range(4):  # a small model may ask again and again
-    done = session.chat(messages, tools=TOOLS, temperature=0, max_tokens=200)
-    messages.append(done.message)
-    if done.finish_reason != "tool_calls":
-        break
-    for call in done.tool_calls:
-        print(f"{call.name}({call.arguments})")
-        found = get_weather(**json.loads(call.arguments))
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(found)})
-print(done.text)
+done = llm.chat(messages, tools=TOOLS, temperature=0, max_tokens=200)
+messages.append(done.message)
+for call in done.tool_calls:
+    found = json.dumps(get_weather(**json.loads(call.arguments)))
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": found})
+for message in messages:
+    print(message)
