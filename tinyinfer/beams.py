@@ -39,6 +39,7 @@ from .sampling.logprobs import Scores, TokenLogprob, log_sum, model_logprob
 from .sampling.params import GREEDY_STEPS, STEPS
 from .sampling.plan import Step, Vocabulary, steps_for
 from .sampling.state import State
+from .text.markup import joined
 
 HIGHEST_PENALTY = 10.0  # of lengths: a million tokens to that power are a float
 
@@ -286,18 +287,21 @@ def _beam(
 ) -> Beam:
     """A text as it is given: only now is it decoded."""
     ids = text.ids
-    said = "".join(decoder.push(id) for id in (ids[:-1] if text.ended else ids)) + decoder.finish()
-    firsts = seconds if ids else None, seconds if said.strip() else None
+    said = [decoder.push(id) for id in (ids[:-1] if text.ended else ids)]
+    said = joined([*said, decoder.finish(not text.ended)])
+    firsts = seconds if ids else None, seconds if (said.text + said.reasoning).strip() else None
     return Beam(
-        text=said,
+        text=said.text,
         ids=ids,
         prompt_ids=prompt_ids,
-        finish_reason="stop" if text.ended else "length",
+        finish_reason="length" if not text.ended else "tool_calls" if said.tool_calls else "stop",
         stop_reason=ids[-1] if text.ended else None,
         params=params,
         timings=Timings(len(prompt_ids), 0, len(ids), prefill_seconds, seconds - prefill_seconds, *firsts),
         logprobs=None if params.logprobs is None else text.logprobs,
         prompt_logprobs=scores.prompt,
+        reasoning=said.reasoning,
+        tool_calls=said.tool_calls,
         score=text.score,
         search=search,
     )

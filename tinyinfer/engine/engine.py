@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
@@ -19,12 +19,13 @@ from ..cached_sequence import CachedSequence
 from ..errors import BadRequest, ContextOverflow, QueueFull
 from ..model.forward import MOST_ROWS
 from ..sampling import SamplingParams
+from ..text.chat import ChatPrompt
 from .pace import Pace
 from .request import Event, Request
 from .runner import Runner
 
 if TYPE_CHECKING:
-    from ..llm import LLM
+    from ..llm import LLM, Prompt
 
 CACHE_BYTES = 2**30  # of keys and values, where nothing is said: or one whole context, if that is more
 
@@ -110,18 +111,19 @@ class Engine:
 
     def add(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         n: int = 1,
         adapters: Wish = None,
         priority: int = 0,
+        graphemes: bool = False,
         **overrides: Any,
     ) -> int:
-        """Take a request, text or ids, and give its number, which its events carry.
+        """Take a request, text, ids or what `LLM.chat_prompt` gives, and give its number, which its events carry.
 
         n: so many answers, with the seed, the seed + 1, and so on; the prompt is run once. priority: the lower goes
-        first. Raises as `LLM.stream` does, and `QueueFull` where too many wait.
+        first. graphemes: as in `LLM.stream`. Raises as `LLM.stream` does, and `QueueFull` where too many wait.
         """
         llm = self.llm
         _check("n", n, 1, None)
@@ -135,7 +137,8 @@ class Engine:
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         chosen = llm.adapters.chosen(adapters)
         seeds = [params.with_overrides(seed=params.seed + i) for i in range(n)]
-        answers = [llm.new_answer(ids, each, self.context) for each in seeds]
+        asked = prompt if isinstance(prompt, ChatPrompt) else ids
+        answers = [llm.new_answer(asked, each, self.context, graphemes) for each in seeds]
         with self._lock:
             if self._most_waiting is not None and len(self._waiting) >= self._most_waiting + self._free_slots:
                 raise QueueFull(f"{len(self._waiting)} requests wait already, as many as may")
@@ -174,7 +177,7 @@ class Engine:
         )  # fmt: skip
 
     def generate_many(
-        self, prompts: Iterable[str | Sequence[int]], params: SamplingParams | None = None, **overrides: Any
+        self, prompts: Iterable[Prompt], params: SamplingParams | None = None, **overrides: Any
     ) -> list[Completion]:
         """Answer many prompts; the completions come in the order of the prompts.
 
