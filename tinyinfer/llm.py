@@ -20,6 +20,7 @@ from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
+from .constraints.grammars import Grammars
 from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import generate
@@ -290,11 +291,12 @@ class LLM:
     def new_answer(self, prompt_ids: list[int], params: SamplingParams) -> Answer:
         """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
 
-        Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
-        tokenizer where there is none.
+        Raises `BadRequest` for ids of `params` outside the vocabulary and for a constraint that can't be compiled, and
+        `UnsupportedModel` for what needs a tokenizer where there is none.
         """
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
-        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
+        constraint = None if params.constrained_by is None else self._grammars.constraint(params)
+        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers, constraint)
         return Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
 
     def _text_decoder(self, params: SamplingParams) -> TextDecoder:
@@ -303,6 +305,12 @@ class LLM:
         if params.stop:
             raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
         return _NoText()
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        if self._tokenizer is None:
+            raise UnsupportedModel(f"{self.path}: a constraint needs a tokenizer, and this model came without one")
+        return Grammars(self._tokenizer, self.config.vocab_size, self.stop_ids)
 
     def _dry_breakers(self, params: SamplingParams) -> list[tuple[int, ...]]:
         """The ids of DRY's breakers: every token that holds the text of one, and the tokens of one that takes several.
