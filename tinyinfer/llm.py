@@ -20,8 +20,8 @@ from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
-from .constraints.grammars import Grammars
 from .config import ModelConfig, read_config, token_ids
+from .constraints.grammars import Grammars
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import generate
 from .kernels.tape import use_compiled

@@ -36,6 +36,14 @@ DRAFTS = {
     "http://json-schema.org/draft-07/schema": 7, "http://json-schema.org/draft-06/schema": 6,
 }  # fmt: skip
 
+# What RFC 3339 asks of dates and times and the parser passes over: days that there are, and no leap seconds, which are
+# announced and not computed. Year 0 is left out as well, which programs that read dates seldom know.
+_YEAR = "^(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_LEAP = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_DAY = f"^([0-9]{{4}}-(0[13-9]|1[0-2])-|[0-9]{{4}}-02-([01][0-9]|2[0-8])|{_LEAP}-02-29)"
+_SECOND = "^([^:]*T|[^:]*t)?[0-9]{2}:[0-9]{2}:[0-5]"
+EXACT_FORMATS = {"date": (_YEAR, _DAY), "date-time": (_YEAR, _DAY, _SECOND), "time": (_SECOND,)}
+
 ONE_SCHEMA = ("items", "additionalProperties")
 SEVERAL_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
@@ -151,10 +159,12 @@ class _Reader:
                 self._refuse(here, "should stand at the top only")
             elif keyword not in ANNOTATIONS and (keyword == "x-guidance" or not keyword.startswith("x-")):
                 self._check_plain(keyword, value, here, base)
-                found[keyword] = value
+                found[keyword] = int(value) if keyword in COUNTS else value
         if found.get("uniqueItems") is False:
             del found["uniqueItems"]
         self._check_fewest(schema, path)
+        if patterns := EXACT_FORMATS.get(found.get("format", "")):
+            found["allOf"] = found.get("allOf", []) + [{"pattern": pattern} for pattern in patterns]
         return found
 
     def _several(self, keyword: str, value: Any, path: str, base: str, depth: int) -> list[Any]:
@@ -179,7 +189,7 @@ class _Reader:
     def _check_plain(self, keyword: str, value: Any, path: str, base: str) -> None:
         """Check a keyword whose value holds no schemas."""
         if keyword in COUNTS:
-            if not _is_whole(value) or not 0 <= value <= LARGEST_NUMBER:
+            if not _is_number(value) or value % 1 or not 0 <= value <= LARGEST_NUMBER:
                 self._refuse(path, f"should be a whole number from 0 to 2^53, found {_shown(value)}")
         elif keyword in BOUNDS:
             self._check_number(value, path)
@@ -220,8 +230,7 @@ class _Reader:
             )  # fmt: skip
 
     def _check_number(self, value: Any, path: str) -> None:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
-        if not good:
+        if not _is_number(value) or not abs(value) <= LARGEST_NUMBER:
             self._refuse(path, f"should be a number between -2^53 and 2^53, found {_shown(value)}")
 
     def _check_multiple(self, value: Any, path: str) -> None:
@@ -234,7 +243,7 @@ class _Reader:
             self._refuse(path, f"is nested deeper than {DEEPEST} levels")
         if isinstance(value, str):
             self._check_writable(value, path)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif _is_number(value):
             self._check_number(value, path)
         elif isinstance(value, list):
             for i, one in enumerate(value):
@@ -271,8 +280,8 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _texts(values: list[Any]) -> bool:

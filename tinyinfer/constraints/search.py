@@ -24,10 +24,12 @@ def culprit(schema: dict[str, Any], complaint: str, compile: Compile) -> str:
     path = "#"
     while inner := next((found for found in _inside(_at(schema, path), path) if complains(schema, found)), None):
         path = inner
-    for keyword in _at(schema, path):
+    here = _at(schema, path)
+    keywords = [name for name in here if name not in ("$defs", "definitions", "$id", "$schema")]
+    for keyword in sorted(keywords, key=lambda name: name not in complaint):  # what is named first
         changed = copy.deepcopy(schema)
         del _at(changed, path)[keyword]
-        if keyword not in ("$defs", "definitions", "$id", "$schema") and not complains(changed, path):
+        if not complains(changed, path):
             return f"{path}/{_escaped(keyword)}"
     return path
 
