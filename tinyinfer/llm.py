@@ -21,6 +21,7 @@ from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
+from .constraints.constraint import Constraint
 from .constraints.grammars import Grammars
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import generate
@@ -295,8 +296,8 @@ class LLM:
         `UnsupportedModel` for what needs a tokenizer where there is none.
         """
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
-        constraint = None if params.constrained_by is None else self._grammars.constraint(params)
-        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers, constraint)
+        vocab_size, constraint = self.config.vocab_size, self.constraint(params)
+        sampler = Sampler(params, vocab_size, prompt_ids, self.stop_ids, breakers, constraint)
         return Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
 
     def _text_decoder(self, params: SamplingParams) -> TextDecoder:
@@ -305,6 +306,14 @@ class LLM:
         if params.stop:
             raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
         return _NoText()
+
+    def constraint(self, params: SamplingParams) -> Constraint | None:
+        """Which ids an answer may consist of, at its beginning; None where `params` leave it free.
+
+        Raises `BadRequest` for what can't be compiled, `UnsupportedModel` where there is no tokenizer, and
+        `MissingExtra` where llguidance is not installed.
+        """
+        return None if params.constrained_by is None else self._grammars.constraint(params)
 
     @cached_property
     def _grammars(self) -> Grammars:

@@ -12,10 +12,10 @@ from ..errors import SamplingError
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+# what llguidance says, and what that means
 REASONS = {
-    "NoExtensionBias": "the vocabulary has no token that goes on as it asks",
-    "ParserTooComplex": "it has become too ambiguous to follow",
-    "LexerTooComplex": "a regular expression in it has become too large to follow",
+    "NoExtensionBias": "no token goes on as it asks",
+    "lexer error: too many expressions constructed": "an expression in it is too large",
 }
 
 
@@ -66,9 +66,11 @@ class Constraint:
         return self._matcher.validate_tokens(list(ids))
 
     def accept(self, id: int) -> None:
-        """An id was chosen. Raises `SamplingError` for one that may not come."""
+        """An id was chosen. Raises `SamplingError` for one that may not come, and where the matcher gave up."""
         if not self._matcher.consume_token(id):
-            raise SamplingError(f"id {id} can't come here: the constraint does not allow it")
+            said = first_lines(self._matcher.get_error())
+            reason = said if said in REASONS.values() else f"it does not allow id {id} here"
+            raise SamplingError(f"the constraint can't be followed: {reason}")
         self._known = False
 
     def _bits(self) -> np.ndarray:
@@ -76,13 +78,13 @@ class Constraint:
         if not self._known:
             self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
             if self._matcher.is_stopped() and not self._matcher.is_accepting():
-                reason = REASONS.get(self._matcher.stop_reason()) or first_lines(self._matcher.get_error())
-                raise SamplingError(f"the constraint can't be followed any further: {reason}")
+                raise SamplingError(f"the constraint can't be followed: {first_lines(self._matcher.get_error())}")
             self._known = True
         return self._words.view(np.uint8)
 
 
 def first_lines(error: str) -> str:
     """What llguidance says is wrong, in one line, without the state of its parser."""
-    said = error.split("\n<")[0].split("<state>")[0]
-    return " ".join(said.split())[:300]
+    said = error.split("\n<")[0].split("Enable 'coerce_one_of'")[0]
+    said = " ".join(said.split("while processing")[0].split())
+    return REASONS.get(said, said[:300].rstrip(". "))

@@ -11,7 +11,7 @@ from ..errors import BadRequest, MissingExtra, SamplingError
 from ..sampling import SamplingParams
 from .constraint import Constraint, first_lines
 from .schema import usable
-from .search import culprit
+from .search import culprit, patterns
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -25,6 +25,7 @@ INDENTATION = 32
 # more way to spell a name, which the schema's own names are not compared with.
 JSON_OPTIONS = {"whitespace_pattern": rf" |\r?\n[ \t]{{0,{INDENTATION}}}", "json_allowed_escapes": 'nrbtf\\"'}
 
+MOST_PATTERNS = 20  # whose first step is tried beforehand
 KEPT = 8  # matchers that are kept for the next request
 
 
@@ -54,12 +55,25 @@ class Grammars:
 
     def _compile(self, grammar: str, name: str) -> LLMatcher:
         matcher, complaint = self._matcher(grammar)
-        if complaint and name == "json_schema":
-            schema = json.loads(grammar)["grammars"][0]["json_schema"]
-            complaint = f"{culprit(schema, complaint, self._complaint)}: {complaint}"
+        if name == "json_schema":
+            complaint = self._located(json.loads(grammar)["grammars"][0]["json_schema"], complaint)
         if complaint:
             raise BadRequest(f"{name} can't be compiled: {complaint}", name)
         return matcher
+
+    def _located(self, schema: Any, complaint: str) -> str:
+        """The complaint with the path of what it is about; looks for patterns that can't be followed as well."""
+        if complaint:
+            return f"{culprit(schema, complaint, self._complaint)}: {complaint}"
+        counted = {text: path for path, text in patterns(schema) if "{" in text}
+        for text, path in list(counted.items())[:MOST_PATTERNS]:
+            constraint = self._begin(self._matcher(_json_grammar({"type": "string", "pattern": text}))[0])
+            try:
+                constraint.accept(self._vocabulary.id_of[b'"'])
+                constraint.ids()
+            except SamplingError as error:
+                return f"{path}: {error}"
+        return ""
 
     def _matcher(self, grammar: str) -> tuple[LLMatcher, str]:
         """A matcher, and what is wrong with it, "" for nothing: the first mask already shows most of that."""
@@ -80,10 +94,16 @@ class Grammars:
 
     @cached_property
     def _limits(self) -> LLParserLimits:
-        """Half a second at most for a step, where a hostile expression would take several."""
+        """A third of what is usual, so that a hostile expression takes a fraction of a second and not several."""
         import llguidance
 
-        return llguidance.LLParserLimits(step_lexer_fuel=50_000, max_lexer_states=50_000, verbose_errors=False)
+        return llguidance.LLParserLimits(
+            initial_lexer_fuel=300_000, step_lexer_fuel=50_000, max_lexer_states=50_000, verbose_errors=False
+        )
+
+    @cached_property
+    def _vocabulary(self) -> _Vocabulary:
+        return _Vocabulary(self._text, self._vocab_size, self._stop_ids)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -91,7 +111,7 @@ class Grammars:
             import llguidance
         except ImportError:
             raise MissingExtra("constrained output", "json") from None
-        vocabulary = _Vocabulary(self._text, self._vocab_size, self._stop_ids)
+        vocabulary = self._vocabulary
         return llguidance.LLTokenizer(
             llguidance.TokenizerWrapper(vocabulary), n_vocab=len(vocabulary.tokens), eos_token=vocabulary.stop_ids
         )
@@ -112,8 +132,8 @@ class _Vocabulary:
         self.special_token_ids = sorted(tokenizer.special_ids.intersection(range(vocab_size)).union(self.stop_ids))
         self._tokenizer = tokenizer
         self._plain = set(range(len(self.tokens))).difference(self.special_token_ids)
-        self._id_of = {self.tokens[id]: id for id in self._plain if self.tokens[id]}
-        self._longest = max(map(len, self._id_of), default=0)
+        self.id_of = {self.tokens[id]: id for id in self._plain if self.tokens[id]}
+        self._longest = max(map(len, self.id_of), default=0)
 
     def __call__(self, text: bytes) -> list[int]:
         """Ids that say just these bytes: the tokenizer's own where they do, else the longest tokens from the left.
@@ -131,10 +151,10 @@ class _Vocabulary:
         ids, at = [], 0
         while at < len(text):
             lengths = range(min(self._longest, len(text) - at), 0, -1)
-            length = next((n for n in lengths if text[at : at + n] in self._id_of), None)
+            length = next((n for n in lengths if text[at : at + n] in self.id_of), None)
             if length is None:
                 return []
-            ids.append(self._id_of[text[at : at + length]])
+            ids.append(self.id_of[text[at : at + length]])
             at += length
         return ids
 

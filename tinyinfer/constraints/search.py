@@ -25,13 +25,22 @@ def culprit(schema: dict[str, Any], complaint: str, compile: Compile) -> str:
     while inner := next((found for found in _inside(_at(schema, path), path) if complains(schema, found)), None):
         path = inner
     here = _at(schema, path)
-    keywords = [name for name in here if name not in ("$defs", "definitions", "$id", "$schema")]
-    for keyword in sorted(keywords, key=lambda name: name not in complaint):  # what is named first
+    keywords = [name for name in (here if isinstance(here, dict) else ()) if name not in ("$defs", "definitions", "$id", "$schema")]
+    # first what the complaint names; but it names these two to say something else
+    for keyword in sorted(keywords, key=lambda name: (name in ("type", "properties"), name not in complaint)):
         changed = copy.deepcopy(schema)
         del _at(changed, path)[keyword]
         if not complains(changed, path):
             return f"{path}/{_escaped(keyword)}"
     return path
+
+
+def patterns(schema: Any, path: str = "#") -> Iterator[tuple[str, str]]:
+    """The path and text of every `pattern`."""
+    if isinstance(schema, dict) and "pattern" in schema:
+        yield f"{path}/pattern", schema["pattern"]
+    for inner in _inside(schema, ""):
+        yield from ((path + inner + rest[1:], text) for rest, text in patterns(_at(schema, inner)))
 
 
 def _alone(schema: dict[str, Any], path: str) -> dict[str, Any]:
