@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinyinfer import LLM, Completion
+from tinyinfer.errors import BadRequest
 
 CLOSING = {ord(char): 3.0 for char in '"}],:0123456789'}  # or few answers would come to their end
 
@@ -18,6 +19,15 @@ def accepts(llm: LLM, text: str, **form: Any) -> bool:
     """Whether an answer of that form may be this text, and end there."""
     ids = [*llm.tokenizer.encode(text), min(llm.stop_ids)]
     return llm.constraint(llm.resolved_params(**form)).allows(ids) == len(ids)
+
+
+def refusal(llm: LLM, **form: Any) -> BadRequest | None:
+    """What is said where that form of an answer is refused."""
+    try:
+        llm.constraint(llm.resolved_params(**form))
+    except BadRequest as error:
+        return error
+    return None
 
 
 def random_answer(llm: LLM, seed: int, **params: Any) -> Completion:

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 # what llguidance says, and what that means
-REASONS = {
-    "NoExtensionBias": "no token goes on as it asks",
-    "lexer error: too many expressions constructed": "an expression in it is too large",
-}
+TOO_LARGE = "lexer error: too many expressions constructed"
+REASONS = {"NoExtensionBias": "no token goes on as it asks", TOO_LARGE: "an expression in it is too large"}
 
 
 class Constraint:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadRequest, MissingExtra, SamplingError
 from ..sampling import SamplingParams
-from .constraint import Constraint, first_lines
+from .constraint import REASONS, TOO_LARGE, Constraint, first_lines
 from .schema import usable
 from .search import culprit, patterns
 
@@ -47,14 +47,15 @@ class Grammars:
         """
         if params.constrained_by is None:
             return None
-        grammar = _grammar(params)
-        return self._begin(self._compiled(grammar, params.constrained_by).deep_copy())
+        _ = self._tokenizer  # which says what to install
+        return self._begin(self._compiled(_grammar(params), params.constrained_by).deep_copy())
 
     def _begin(self, matcher: LLMatcher) -> Constraint:
         return Constraint(matcher, self._vocab_size, self._tokenizer.vocab_size)
 
     def _compile(self, grammar: str, name: str) -> LLMatcher:
-        matcher, complaint = self._matcher(grammar)
+        matcher = self._matcher(grammar)
+        complaint = self._complaint(matcher)
         if name == "json_schema":
             complaint = self._located(json.loads(grammar)["grammars"][0]["json_schema"], complaint)
         if complaint:
@@ -62,35 +63,43 @@ class Grammars:
         return matcher
 
     def _located(self, schema: Any, complaint: str) -> str:
-        """The complaint with the path of what it is about; looks for patterns that can't be followed as well."""
+        """The complaint with the path of what it is about; the first patterns that count are looked at by themselves.
+
+        What is wrong with those may show itself only where they begin, in the midst of an answer.
+        """
         if complaint:
-            return f"{culprit(schema, complaint, self._complaint)}: {complaint}"
+            return f"{culprit(schema, complaint, self._complaint_of)}: {complaint}"
         counted = {text: path for path, text in patterns(schema) if "{" in text}
         for text, path in list(counted.items())[:MOST_PATTERNS]:
-            constraint = self._begin(self._matcher(_json_grammar({"type": "string", "pattern": text}))[0])
-            try:
-                constraint.accept(self._vocabulary.id_of[b'"'])
-                constraint.ids()
-            except SamplingError as error:
-                return f"{path}: {error}"
+            complaint = self._complaint_of({"type": "string", "pattern": text})
+            if REASONS[TOO_LARGE] in complaint:
+                return f"{path}: {complaint}"
         return ""
 
-    def _matcher(self, grammar: str) -> tuple[LLMatcher, str]:
-        """A matcher, and what is wrong with it, "" for nothing: the first mask already shows most of that."""
+    def _matcher(self, grammar: str) -> LLMatcher:
         import llguidance
 
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
-        complaint = first_lines(matcher.get_error()) if matcher.is_error() else ""
-        if not complaint:
-            try:
-                if not len(self._begin(matcher).ids()) and not matcher.is_accepting():
-                    complaint = "no text can be as it asks"
-            except SamplingError as error:
-                complaint = str(error)
-        return matcher, complaint
+        return llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
 
-    def _complaint(self, schema: Any) -> str:
-        return self._matcher(_json_grammar(schema))[1]
+    def _complaint_of(self, schema: Any) -> str:
+        return self._complaint(self._matcher(_json_grammar(schema)))
+
+    def _complaint(self, matcher: LLMatcher) -> str:
+        """What is wrong with a grammar, "" for nothing; its first two steps show most of that."""
+        if matcher.is_error():
+            return first_lines(matcher.get_error())
+        place = self._begin(matcher.deep_copy())
+        try:
+            ids = place.ids()
+        except SamplingError as error:
+            return str(error)
+        try:
+            if len(ids):
+                place.accept(int(ids[0]))
+                place.ids()
+        except SamplingError as error:  # there may be other ways than by this id, unless it is too much to follow
+            return str(error) if REASONS[TOO_LARGE] in str(error) else ""
+        return "" if len(ids) or place.complete else "no text can be as it asks"
 
     @cached_property
     def _limits(self) -> LLParserLimits:

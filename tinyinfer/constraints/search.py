@@ -25,7 +25,11 @@ def culprit(schema: dict[str, Any], complaint: str, compile: Compile) -> str:
     while inner := next((found for found in _inside(_at(schema, path), path) if complains(schema, found)), None):
         path = inner
     here = _at(schema, path)
-    keywords = [name for name in (here if isinstance(here, dict) else ()) if name not in ("$defs", "definitions", "$id", "$schema")]
+    keywords = [
+        name
+        for name in (here if isinstance(here, dict) else ())
+        if name not in ("$defs", "definitions", "$id", "$schema")
+    ]
     # first what the complaint names; but it names these two to say something else
     for keyword in sorted(keywords, key=lambda name: (name in ("type", "properties"), name not in complaint)):
         changed = copy.deepcopy(schema)
