@@ -289,16 +289,17 @@ class LLM:
         """`generate` with all that this model adds; what was asked is checked before the first piece."""
         return generate(held, self.new_answer(ids, params), adapters)
 
-    def new_answer(self, prompt_ids: list[int], params: SamplingParams) -> Answer:
+    def new_answer(self, prompt_ids: list[int], params: SamplingParams, context: int | None = None) -> Answer:
         """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
 
+        `context`, by default the model's, is what prompt and answer share.
         Raises `BadRequest` for ids of `params` outside the vocabulary and for a constraint that can't be compiled, and
         `UnsupportedModel` for what needs a tokenizer where there is none.
         """
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
         vocab_size, constraint = self.config.vocab_size, self.constraint(params)
         sampler = Sampler(params, vocab_size, prompt_ids, self.stop_ids, breakers, constraint)
-        return Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
+        return Answer(prompt_ids, sampler, self.stop_ids, decoder, context or self.context)
 
     def _text_decoder(self, params: SamplingParams) -> TextDecoder:
         if self._tokenizer is not None:

@@ -115,6 +115,10 @@ class Model:
             chunk.sequence.advance(len(chunk.ids))
         return softcap(step.logits, self.config.logit_softcap)
 
+    def has(self, adapters: Sequence[tuple[Adapter, float]]) -> bool:
+        """Whether a chunk could go through these adapters now."""
+        return all(adapter in self._numbers for adapter, _ in adapters)
+
     def _new_turn(self) -> None:
         self._turn = threading.Lock()
 
