@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from tests.text.tiny_tokenizers import added_token, byte_level_tokenizer_json, sentencepiece_tokenizer_json
 from tests.tiny_models import random_model
-from tinyinfer import LLM, SamplingParams
+from tinyinfer import LLM, Engine, SamplingParams
 from tinyinfer.checkpoint.source import Checkpoint
 from tinyinfer.errors import BadRequest, MissingExtra, SamplingError, UnsupportedModel
 
@@ -73,6 +75,22 @@ def test_answers_side_by_side_don_t_disturb_each_other(llm: LLM):
             texts[i] += piece.text if piece else ""
             streams[i] = stream if piece else None
     assert texts == alone
+
+
+def test_threads_and_an_engine_say_what_is_said_alone(llm: LLM):
+    each = [llm.resolved_params(json_schema=SCHEMA, temperature=1, seed=seed, max_tokens=80) for seed in range(3)]
+    alone = [llm.generate("ab", params).ids for params in each]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda params: llm.generate("ab", params).ids, each)) == alone
+
+    async def last(engine: Engine, params: SamplingParams) -> list[int]:
+        return [piece async for piece in engine.stream("ab", params)][-1].completion.ids
+
+    async def together() -> list[list[int]]:
+        engine = Engine(llm)
+        return await asyncio.gather(*(last(engine, params) for params in each))
+
+    assert asyncio.run(together()) == alone
 
 
 @pytest.mark.parametrize("of", ["model", "sampled"])
