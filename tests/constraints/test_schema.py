@@ -238,3 +238,11 @@ def test_a_schema_is_kept_as_it_was_said():
         )
     schema["title"] = "changed"
     assert params.json_schema["title"] == "t"
+
+
+def test_where_in_a_large_schema_is_not_sought_for_ever(llm: LLM):
+    names: dict[str, Any] = {f"p{i}": {"type": "null"} for i in range(400)}
+    with pytest.raises(BadRequest, match="#/properties/p9/pattern: regex parse error"):
+        llm.constraint(llm.resolved_params(json_schema={"properties": {**names, "p9": LOOKS_AHEAD}}))
+    with pytest.raises(BadRequest, match="#: regex parse error"):
+        llm.constraint(llm.resolved_params(json_schema={"properties": {**names, "p390": LOOKS_AHEAD}}))

@@ -15,11 +15,16 @@ MOST_TRIES = 300
 
 
 def culprit(schema: dict[str, Any], complaint: str, compile: Compile) -> str:
-    """The path of the innermost schema, or keyword, that alone draws the same complaint; "#" where none does."""
-    tries = iter(range(MOST_TRIES))
+    """The path of the innermost schema, or keyword, that alone draws the same complaint; "#" where none does.
+
+    Of a large schema only so much is tried; the path then ends further out.
+    """
+    left = MOST_TRIES
 
     def complains(changed: Any, path: str) -> bool:
-        return next(tries, None) is not None and compile(_alone(changed, path)) == complaint
+        nonlocal left
+        left -= 1
+        return left >= 0 and compile(_alone(changed, path)) == complaint
 
     path = "#"
     while inner := next((found for found in _inside(_at(schema, path), path) if complains(schema, found)), None):
@@ -32,6 +37,8 @@ def culprit(schema: dict[str, Any], complaint: str, compile: Compile) -> str:
     ]
     # first what the complaint names; but it names these two to say something else
     for keyword in sorted(keywords, key=lambda name: (name in ("type", "properties"), name not in complaint)):
+        if left <= 0:
+            break
         changed = copy.deepcopy(schema)
         del _at(changed, path)[keyword]
         if not complains(changed, path):
