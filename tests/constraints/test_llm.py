@@ -193,3 +193,9 @@ def test_what_was_compiled_is_kept(llm: LLM):
     first.accept(ord("k"))
     assert second.permits(ord("k"))
     assert not second.permits(ord("e"))
+
+
+def test_a_beam_search_does_not_pass_over_a_form(llm: LLM):
+    for form in ({"json": True}, {"json_schema": SCHEMA}, {"choice": ["a"]}):
+        with pytest.raises(BadRequest, match="has no place in a beam search, whose texts are not held to a form"):
+            llm.beams("a", 2, **form)
