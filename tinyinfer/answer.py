@@ -60,9 +60,10 @@ class Completion:
 
     `ids` are all ids generated, with the end-of-sequence token where there was one; `text` is what they say without
     special tokens, cut before a stop string. `finish_reason` is "stop" for an end-of-sequence token (also as the last
-    one that max_tokens allows) or a stop string, and "length" where max_tokens or the context ran out. `dropped_tokens`
-    are those of prompt and answer that the last token could not see, because the context was full. `stop_reason` is
-    the stop string that cut the text, else the end-of-sequence id. `params` are the complete sampling values in use,
+    one that max_tokens allows), a stop string, or where a constraint allows nothing more, and "length" where max_tokens
+    or the context ran out. `dropped_tokens` are those of prompt and answer that the last token could not see, because
+    the context was full. `stop_reason` is the stop string that cut the text, else the end-of-sequence id, and None
+    where there was neither. `params` are the complete sampling values in use,
     the seed among them; `sampling` is the same as a record that JSON can hold, with the version of the engine, and
     `SamplingParams.from_dict` makes of it what gives the same ids again.
 
@@ -160,6 +161,7 @@ class Answer:
         self._scores = Scores(params, prompt_ids)
         self._stop_reason: str | int | None = None
         self._said: list[Said] = []
+        self._complete = False  # a constraint allows nothing more
         self._silent: list[int] = []  # the end-of-sequence id, which no text goes with
         self.begin()
         self._prefill_seconds = 0.0
@@ -170,7 +172,7 @@ class Answer:
     @property
     def going(self) -> bool:
         """Whether another token is to come."""
-        return self._left > 0 and self._stop_reason is None
+        return self._left > 0 and self._stop_reason is None and not self._complete
 
     @property
     def read_prompt(self) -> Callable[[np.ndarray], None] | None:
@@ -206,14 +208,16 @@ class Answer:
             return None
         said = self._decoder.push(id)
         self._stop_reason = self._decoder.stop
+        self._complete = self.sampler.done
         return self._piece(said, [id])
 
     def finish(self) -> Piece:
         """The last piece: the text held back, and the whole."""
-        rest = self._piece(self._decoder.finish(self._stop_reason is None), self._silent)
+        rest = self._piece(self._decoder.finish(self._stop_reason is None and not self._complete), self._silent)
         stop_reason = self._stop_reason if self._decoder.stop is None else self._decoder.stop
+        cut = stop_reason is None and not self._complete
         said = joined(self._said)
-        finish_reason: FinishReason = "length" if stop_reason is None else "tool_calls" if said.tool_calls else "stop"
+        finish_reason: FinishReason = "length" if cut else "tool_calls" if said.tool_calls else "stop"
         completion = Completion(
             said.text, self.ids, self.prompt_ids, finish_reason, stop_reason, self.sampler.params, self._timings(),
             self._scores.output, self._scores.prompt, self.dropped_tokens, said.reasoning, said.tool_calls,

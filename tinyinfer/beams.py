@@ -176,8 +176,11 @@ def greedy_params(params: SamplingParams) -> SamplingParams:
     """`params` for a search: without temperature, whatever the model advises.
 
     Raises `BadRequest` for what a search can't go by: steps that only a draw goes by, stop strings, log-probabilities
-    of what was drawn from.
+    of what was drawn from, and a form of the answer.
     """
+    if params.constrained_by is not None:
+        name = params.constrained_by
+        raise BadRequest(f"{name} has no place in a beam search, whose texts are not held to a form", name)
     neutral = {name: off for step in STEPS if step not in GREEDY_STEPS for name, off in STEPS[step].items()}
     others = {"temperature": 0.0, "stop": (), "logprobs_of": "model", "context_full": "stop"}
     limits = {"stop": "ends at end-of-sequence ids and max_tokens alone", "context_full": "stays within the context"}

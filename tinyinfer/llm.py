@@ -22,6 +22,8 @@ from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
+from .constraints.constraint import Constraint
+from .constraints.grammars import Grammars
 from .embedding import embed
 from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .fingerprint import adapters_fingerprint, fingerprints
@@ -400,12 +402,13 @@ class LLM:
         """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
 
         `context`, by default the model's, is what prompt and answer share; for `graphemes` see `stream`.
-        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary or where a text can't roll,
-        and `UnsupportedModel` for what needs a tokenizer where there is none.
+        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, for a constraint that
+        can't be compiled or where a text can't roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
         """
         ids = self.prompt_ids(prompt, params)
         decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
-        sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
+        vocab_size, constraint = self.config.vocab_size, self.constraint(params)
+        sampler = Sampler(params, vocab_size, ids, self.stop_ids, breakers, constraint)
         answer = Answer(ids, sampler, self.stop_ids, decoder, context or self.context)
         if answer.rolling:
             check_rolling(self.config, answer.rolling)
@@ -432,6 +435,20 @@ class LLM:
         if params.stop:
             raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
         return _NoText()
+
+    def constraint(self, params: SamplingParams) -> Constraint | None:
+        """Which ids an answer may consist of, at its beginning; None where `params` leave it free.
+
+        Raises `BadRequest` for what can't be compiled, `UnsupportedModel` where there is no tokenizer, and
+        `MissingExtra` where llguidance is not installed.
+        """
+        return None if params.constrained_by is None else self._grammars.constraint(params)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        if self._tokenizer is None:
+            raise UnsupportedModel(f"{self.path}: a constraint needs a tokenizer, and this model came without one")
+        return Grammars(self._tokenizer, self.config.vocab_size, self.stop_ids)
 
     def _dry_breakers(self, params: SamplingParams) -> list[tuple[int, ...]]:
         """The ids of DRY's breakers: every token that holds the text of one, and the tokens of one that takes several.

@@ -253,3 +253,21 @@ def test_a_full_disk_is_one_sentence(models):
         )
     assert done.returncode == 2
     assert done.stderr == b"tinyinfer: error: No space left on device\n"
+
+
+def test_an_answer_of_a_given_form(models, tmp_path):
+    pytest.importorskip("llguidance")
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": false}'
+    )
+    done = tinyinfer("run", models / "hi", "Hello", "--json-schema", schema, "-n", 200, "--temp", 1)
+    assert json.loads(done.stdout)["a"] in (1, 22)
+    done = tinyinfer("run", models / "hi", "Hello", "--choice", "Ha", "--choice", "Hi!", "--json")
+    record = json.loads(done.stdout)
+    assert (record["text"], record["finish_reason"]) == ("Hi!", "stop")
+    assert record["sampling"]["choice"] == ["Ha", "Hi!"]
+    schema.write_text('{"items": {"uniqueItems": true}}')
+    expected = "tinyinfer: error: json_schema: #/items/uniqueItems is not supported: it could not be enforced\n"
+    assert refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", schema)) == expected
+    assert "No such file" in refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", tmp_path / "none"))

@@ -193,12 +193,17 @@ def text_argument(text: str | None, file: str | None, what: str) -> str:
     if text is not None and file is not None:
         raise BadRequest(f"{what} was given twice, as an argument and by --file", what)
     if file is not None:
-        return decoded(Path(file).read_bytes(), file)
+        return file_text(file)
     if text is not None and text != "-":
         return checked_text(text, what)
     if sys.stdin is None or (text is None and sys.stdin.isatty()):
         raise BadRequest(f"{what} is needed: as an argument, by --file, or piped in", what)
     return decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def file_text(path: str) -> str:
+    """The text of a file; raises `BadRequest` where it is not UTF-8."""
+    return decoded(Path(path).read_bytes(), path)
 
 
 def decoded(raw: bytes, where: str) -> str:
