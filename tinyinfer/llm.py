@@ -402,8 +402,8 @@ class LLM:
         """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
 
         `context`, by default the model's, is what prompt and answer share; for `graphemes` see `stream`.
-        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, a constraint that can not be
-        compiled, or a text that can not roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
+        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, a constraint that can't be
+        compiled, or a text that can't roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
         """
         ids = self.prompt_ids(prompt, params)
         decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
