@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -143,7 +144,8 @@ class KVCache:
 class Sequence:
     """One sequence's share of the cache: its length, and its blocks in each pool.
 
-    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened.
+    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened. Up
+    to the next `reserve` all that was written can be taken back by `rewind`, whatever the windows: so drafts are.
     """
 
     def __init__(self, cache: KVCache):
@@ -159,17 +161,20 @@ class Sequence:
         twin.length = self.length
         return twin
 
+    def parts(self, count: int) -> list[Part]:
+        """`count` new tokens, as attention is to see them."""
+        return [Part(self, self.length, count)]
+
     def reserve(self, count: int) -> None:
-        """Make room for `count` more tokens, in blocks of this sequence alone."""
+        """Make room for `count` more tokens, in blocks of this sequence alone; what they can't see is given back."""
         for table in self.tables:
+            table.drop_unseen(self.length)
             table.own_from(self.length)
             table.extend_to(self.length + count)
 
     def advance(self, count: int) -> None:
-        """`count` tokens have been written; blocks that no later token can see are given back."""
+        """`count` tokens have been written."""
         self.length += count
-        for table in self.tables:
-            table.drop_unseen(self.length)
 
     def can_rewind(self, length: int) -> bool:
         """Whether the first `length` tokens could go on from there: what their windows see must still be held."""
@@ -183,11 +188,25 @@ class Sequence:
         for table in self.tables:
             table.cut_to(length)
 
+    def become(self, other: Sequence) -> None:
+        """Hold what `other`, of the same cache, holds; which is empty then."""
+        self.tables, other.tables = other.tables, self.tables
+        self.length, other.length = other.length, self.length
+        other.release()
+
     def release(self) -> None:
         """Give every block back; the sequence is empty again."""
         self.length = 0
         for table in self.tables:
             table.clear()
+
+
+class Part(NamedTuple):
+    """New tokens in a row: `count` of them, the first at position `start`, which look at what `sequence` holds."""
+
+    sequence: Sequence
+    start: int
+    count: int
 
 
 class BlockTable:
