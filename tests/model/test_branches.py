@@ -89,7 +89,7 @@ def test_chains_and_trees_across_stretches_of_the_past(kv_dtype: str, depth: int
     base, _ = begun(model, depth)
     ids = np.random.default_rng(1).integers(97, size=2 * QUERY_TILE)
     chain = [model.forward([Chunk(base.fork(), ids[:n], None, slice(None))]) for n in range(1, len(ids) + 1)]
-    for n, rows in enumerate(chain):
+    for n in range(len(chain)):
         expected = alone(model, base, ids[: n + 1])[0]
         for longer in chain[n:]:
             assert np.array_equal(longer[n], expected)

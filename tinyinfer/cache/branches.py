@@ -3,7 +3,7 @@
     rows of the step     0 1 2 3 4      row 0 follows the sequence, 1 and 3 follow 0, 2 follows 1, 4 follows 3
     parents             -1 0 1 0 3
     ways to a leaf       0 1 2 | 0 3 4  a sequence each, forked
-    parts                0 1 2 | 3 4    rows in a row, which attention takes as one chunk that looks at the blocks of a way
+    parts                0 1 2 | 3 4    rows in a row: for attention one chunk, which looks at the blocks of a way
 
 A token sees those before it and, of the new ones, those that it goes on from: tree attention (SpecInfer,
 https://arxiv.org/abs/2305.09781). With a mask, its keys would lie between those of other branches. Here each way is a
