@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
+    from .speculative.drafter import Drafter
+    from .speculative.model import ModelDrafter
+    from .speculative.ngram import NgramDrafter
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
+    "Drafter": "speculative.drafter", "ModelDrafter": "speculative.model", "NgramDrafter": "speculative.ngram",
     "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
 }  # fmt: skip
@@ -32,6 +36,9 @@ _HOMES = {
 __all__ = [
     "LLM",
     "Completion",
+    "Drafter",
+    "ModelDrafter",
+    "NgramDrafter",
     "Piece",
     "SamplingParams",
     "Score",

@@ -8,13 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from .sampling import SamplingParams
 from .sampling.logprobs import Scores, TokenLogprob
 from .sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from .speculative.speculation import Speculated
 
 FinishReason = Literal["stop", "length"]
 
@@ -62,6 +65,8 @@ class Completion:
     `logprobs`, where asked for, has one entry for each of `ids`, `prompt_logprobs` one for each of `prompt_ids` with
     None for the first, which nothing stands before. The prompt's are always the model's, of its logits as they are;
     the answer's too, unless `logprobs_of="sampled"` asks for what was drawn from. Temperature 0 changes no meaning.
+
+    `speculation` says what drafts did for it, where there were any to be.
     """
 
     text: str
@@ -73,6 +78,7 @@ class Completion:
     timings: Timings
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    speculation: Speculated | None = None
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -120,7 +126,7 @@ class Answer:
         self.prompt_ids, self.sampler, self.ids = prompt_ids, sampler, []
         self.cached_tokens = 0  # of the prompt
         params, room = sampler.params, context - len(prompt_ids)
-        self._left = room if params.max_tokens is None else min(params.max_tokens, room)  # tokens that may yet come
+        self.left = room if params.max_tokens is None else min(params.max_tokens, room)  # tokens that may yet come
         self._stop_ids = frozenset() if params.ignore_eos else stop_ids
         self._decoder = decoder
         self._scores = Scores(params, prompt_ids)
@@ -136,7 +142,7 @@ class Answer:
     @property
     def going(self) -> bool:
         """Whether another token is to come."""
-        return self._left > 0 and self._stop_reason is None
+        return self.left > 0 and self._stop_reason is None
 
     @property
     def read_prompt(self) -> Callable[[np.ndarray], None] | None:
@@ -164,7 +170,7 @@ class Answer:
         tokens = self.sampler.distribution(logits)
         id = self.sampler.take(tokens)
         self.ids.append(id)
-        self._left -= 1
+        self.left -= 1
         self._scores.add(id, logits, tokens)
         self._note_time()
         if id in self._stop_ids:
@@ -174,14 +180,14 @@ class Answer:
         self._stop_reason = self._decoder.stop
         return self._piece(text, [id])
 
-    def finish(self) -> Piece:
+    def finish(self, speculation: Speculated | None = None) -> Piece:
         """The last piece: the text held back, and the whole."""
         rest = self._piece(self._decoder.finish(), self._silent)
         stop_reason = self._stop_reason if self._decoder.stop is None else self._decoder.stop
         finish_reason: FinishReason = "length" if stop_reason is None else "stop"
         completion = Completion(
             "".join(self._texts), self.ids, self.prompt_ids, finish_reason, stop_reason, self.sampler.params,
-            self._timings(), self._scores.output, self._scores.prompt,
+            self._timings(), self._scores.output, self._scores.prompt, speculation,
         )  # fmt: skip
         return Piece(rest.text, rest.ids, finish_reason, completion, rest.logprobs)
 
