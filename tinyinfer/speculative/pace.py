@@ -11,14 +11,18 @@ Nothing is known for certain: so what drafts may lose is limited, see `ALLOWED`,
 
 from __future__ import annotations
 
-from .costs import Costs
+from itertools import accumulate
+from operator import mul
+
+from .costs import FEW, Costs
 from .drafter import Drafter
 
 FADE = 0.95  # what a draft counts for, with each one after it
 PRIOR = 0.5  # of a kind never tried, an id is taken to be right as often as not; it counts as one try
 ALLOWED = 0.01  # of the time of plain steps, and one plain step: what drafts may have lost at any time; tries likewise
 MOST_GAIN = 16  # plain steps: gains beyond that give no leave to lose
-STALE = 64  # drafts after which a plain step is measured again
+WORTHWHILE = 1.05  # times as many tokens a second: less may be an error of measurement
+STALE = 64  # drafts in a row, after which a plain step is measured again; fewer while few were measured
 
 
 class Acceptance:
@@ -38,20 +42,15 @@ class Acceptance:
             self._tried[place] += 1
             self._right[place] += place < accepted
 
-    def chance(self, place: int) -> float:
-        """That the id at a place is right, if those before it are; from what the places have in common, and its own."""
+    def chances(self, depth: int) -> list[float]:
+        """That the id at each place is right, if those before are: from what the places have in common, and its own."""
         common = (sum(self._right) + PRIOR) / (sum(self._tried) + 1)
-        if place >= len(self._tried):
-            return common
-        return (self._right[place] + 2 * common) / (self._tried[place] + 2)
+        found = [(right + 2 * common) / (tried + 2) for right, tried in zip(self._right, self._tried, strict=True)]
+        return found[:depth] + [common] * (depth - len(found))
 
     def tokens(self, depth: int) -> list[float]:
         """How many tokens to expect of a step, for drafts of a depth of 0, 1, ... `depth`."""
-        expected, reached = [1.0], 1.0
-        for place in range(depth):
-            reached *= self.chance(place)
-            expected.append(expected[-1] + reached)
-        return expected
+        return list(accumulate(accumulate([1.0, *self.chances(depth)], mul)))
 
 
 class Pace:
@@ -76,11 +75,11 @@ class Pace:
         if not self.drafter.adaptive or longest < 1:
             return max(longest, 0)
         self._trying = False
-        if not self.passes.known(1) or self._since_plain >= STALE:
+        plain = self.passes.count(1)
+        if plain < FEW or self._since_plain >= min(STALE, plain):
             return 0
         tokens = self._acceptance(kind).tokens(depth(longest))
-        rates = [self._rate(count, tokens[depth(count)], owed) for count in range(longest + 1)]
-        best = max(range(longest + 1), key=rates.__getitem__)
+        best = self._fastest(longest, tokens, depth, owed)
         allowed = ALLOWED * self._plain_seconds + self._plain
         while best and self._gain - self._price(best) < -allowed:
             best -= 1
@@ -124,7 +123,12 @@ class Pace:
         """What a draft costs beyond a plain step."""
         return self.passes.of(count + 1) + self.drafts.of(count) - self._plain
 
-    def _rate(self, count: int, tokens: float, owed: float) -> float:
-        if count == 0:
-            return 1 / (self._plain + self.draws.of(1))
-        return tokens / (self._plain + self._price(count) + owed + tokens * self.draws.of(1))
+    def _fastest(self, longest: int, tokens: list[float], depth, owed: float) -> int:
+        draw, best = self.draws.of(1), 0
+        highest = WORTHWHILE / (self._plain + draw)
+        for count in range(1, longest + 1):
+            expected = tokens[depth(count)]
+            rate = expected / (self.passes.of(count + 1) + self.drafts.of(count) + owed + expected * draw)
+            if rate > highest:
+                best, highest = count, rate
+        return best

@@ -122,6 +122,6 @@ class Speculation:
 
     def report(self) -> Speculated:
         """What came of it so far."""
-        plain = self.pace.passes.of(1) + self.pace.draws.of(1) if self.pace.passes.known(1) else None
+        plain = self.pace.passes.of(1) + self.pace.draws.of(1) if self.pace.passes.count(1) else None
         counts = self.steps, self.drafts, self.tokens, self.proposed, self.accepted, self.tried
         return Speculated(*counts, self.seconds, plain and plain * self.tokens)
