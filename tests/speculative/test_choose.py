@@ -57,7 +57,7 @@ def test_mappings_as_vllm_has_them():
         ({"method": "ngram", "model": "int4"}, "a model with the method 'ngram'"),
         ({"tokens": 3}, "'tokens' is none of method, model, num_speculative_tokens"),
         ({"model": "int4", "prompt_lookup_max": 3}, "'prompt_lookup_max' goes with the method 'ngram' alone"),
-        ({"num_speculative_tokens": 99}, "num_speculative_tokens should be a whole number from 1 to 15, found 99"),
+        ({"num_speculative_tokens": 99}, "num_speculative_tokens should be a whole number from 1 to 63, found 99"),
         ({"prompt_lookup_max": "4"}, "prompt_lookup_max should be a whole number from 1 to 64, found '4'"),
     ],
 )

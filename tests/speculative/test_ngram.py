@@ -78,8 +78,8 @@ def test_kinds_tell_long_matches_from_short_ones():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"longest": 0}, "num_speculative_tokens should be a whole number from 1 to 15, found 0"),
-        ({"longest": 16}, "from 1 to 15, found 16"),
+        ({"longest": 0}, "num_speculative_tokens should be a whole number from 1 to 63, found 0"),
+        ({"longest": 64}, "from 1 to 63, found 64"),
         ({"longest": 2.0}, "found 2.0"),
         ({"branches": 9}, "branches should be a whole number from 1 to 8"),
         ({"shortest_match": 0}, "prompt_lookup_min should be a whole number from 1"),

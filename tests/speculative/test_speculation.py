@@ -17,7 +17,7 @@ from tinyinfer.checkpoint.quantized import quantize_checkpoint
 from tinyinfer.checkpoint.source import Checkpoint, open_checkpoint
 from tinyinfer.errors import SamplingError
 from tinyinfer.speculative.draft import Draft
-from tinyinfer.speculative.drafter import MOST, Drafter
+from tinyinfer.speculative.drafter import Drafter
 
 PROMPT = [3, 14, 15, 92, 65]
 
@@ -78,7 +78,7 @@ def same(llm: LLM, speculate: Any, prompt: list[int] = PROMPT, again: bool = Tru
 
 @pytest.mark.parametrize("kv_dtype", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("kind", ["plain", "int4", "window"])
-@pytest.mark.parametrize("longest", [1, 2, 4, 8, MOST])
+@pytest.mark.parametrize("longest", [1, 2, 4, 8, 20])
 def test_greedy_ids_of_all_drafters(kind: str, kv_dtype: str, longest: int):
     """To the bit: products and attention give a row the same floats whatever rows stand beside it."""
     llm = model(kind, kv_dtype)

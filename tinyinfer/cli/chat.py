@@ -20,6 +20,7 @@ from .options import (
 )
 from .output import note, show, timing_lines
 from .sampling import add_sampling, sampling_params
+from .speculation import add_speculation, speculation_wish
 from .terminal import ReadLine, line_reader, read_turn
 
 HELP = '''\
@@ -46,6 +47,7 @@ def chat_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")
     add_loading(parser, "show timings after every answer")
     add_sampling(parser)
+    add_speculation(parser)
     parser.epilog = EPILOG
     return chat
 
@@ -53,7 +55,7 @@ def chat_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 def chat(args: argparse.Namespace) -> int:
     """Take turns until the input ends or the person leaves; 2 where a piped turn failed, else 0."""
     settle_model(args)
-    params = sampling_params(args)
+    params, args.wish = sampling_params(args), speculation_wish(args)
     system = checked_text(args.system, "the system message") if args.system else None
     interactive = _prepare_input()
     llm = load_model(args)

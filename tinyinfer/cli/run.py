@@ -19,6 +19,7 @@ from .options import (
 )
 from .output import completion_record, note, sampling_line, show, show_json, timing_lines
 from .sampling import add_logprobs, add_sampling, sampling_params
+from .speculation import add_speculation, speculation_wish
 
 EPILOG = """\
 Where the model has a chat template, PROMPT is what a person says to it, and the model answers; with --raw, or without
@@ -41,6 +42,7 @@ def run_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_loading(parser, "also show the prompt as the model reads it, and the sampling values in use")
     add_sampling(parser)
     add_logprobs(parser)
+    add_speculation(parser)
     samples_help = "give so many answers, with the seed, the seed + 1, and so on; the prompt is run once"
     parser.add_argument("--samples", type=integer, metavar="N", help=samples_help)
     parser.epilog = EPILOG
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     settle_model(args)
     if args.prompt is not None and args.prompt_flag is not None:
         raise BadRequest("the prompt was given twice, as an argument and by --prompt", "prompt")
-    params = sampling_params(args)
+    params, args.wish = sampling_params(args), speculation_wish(args)
     prompt = text_argument(args.prompt_flag if args.prompt is None else args.prompt, args.file, "the prompt")
     if not args.json and (params.logprobs is not None or params.prompt_logprobs is not None):
         raise BadRequest("log-probabilities are written with --json only", "logprobs")

@@ -92,14 +92,13 @@ class Step:
     def _chunk_table(self, own: bool) -> tuple[np.ndarray, int]:
         """A row for each chunk, see `table.py`; and how many states attention keeps.
 
-        A chunk of few tiles, as in decoding, has its past split into stretches, so that there is a piece for every
-        thread; always at the same positions, so that its floats do not depend on threads, on the other chunks, or on
-        what else is new.
+        A chunk of one tile, as in decoding, has its past split into stretches, so that there is a piece for every
+        thread; always at the same positions, so that its floats do not depend on threads or on the other chunks.
         """
         table, looks, states = [], 0, 0
         for (sequence, rows), start, count in zip(self.slices(), self.starts, self.counts, strict=True):
             tiles = -(-count // t.QUERY_TILE)
-            stretches = -(-(start + count) // t.STRETCH) if tiles <= t.FEW_TILES else 1
+            stretches = -(-(start + count) // t.STRETCH) if tiles == 1 else 1
             kept = own or stretches > 1
             looks += tiles * stretches
             line = [rows.start, rows.stop, start, looks, stretches, states if kept else -1]

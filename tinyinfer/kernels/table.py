@@ -37,6 +37,5 @@ FIRST_ROW, END_ROW, START, END_LOOK, STRETCHES, FIRST_STATE, POOLS = range(7)
 BLOCK_TABLE, KEYS, VALUES, KEY_SCALES, VALUE_SCALES, FIRST_BLOCK, NUM_BLOCKS, BLOCK_SIZE, POOL_WIDTH = range(9)
 
 QUERY_TILE = 8  # queries that go over a block of keys together
-FEW_TILES = 2  # chunks of up to so many look at the past in stretches, as one token does: drafts get its very floats
-STRETCH = 128  # positions of the past in a stretch
+STRETCH = 128  # positions of the past that the queries of a chunk of one tile look at in one piece
 MOST_REGISTERS = 1 << 16  # what an array over `step` says it has; nothing reads beyond what there is

@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from ..errors import BadRequest
-from ..kernels.table import FEW_TILES, QUERY_TILE
 from ..sampling.sampler import Sampler
 from .costs import Costs
 from .draft import Draft
 
-MOST = FEW_TILES * QUERY_TILE - 1  # with the last id, as many rows as give the floats of a single one
+MOST = 63  # ids drafted at once: where more would be right, a step is long enough to cost no less a token
 
 
 class Drafting(ABC):

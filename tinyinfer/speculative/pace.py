@@ -19,7 +19,7 @@ from .drafter import Drafter
 
 FADE = 0.95  # what a draft counts for, with each one after it
 PRIOR = 0.5  # of a kind never tried, an id is taken to be right as often as not; it counts as one try
-ALLOWED = 0.01  # of the time of plain steps, and one plain step: what drafts may have lost at any time; tries likewise
+ALLOWED = 0.01  # of the time of plain steps, and half a plain step: what drafts may have lost at any time
 MOST_GAIN = 16  # plain steps: gains beyond that give no leave to lose
 WORTHWHILE = 1.05  # times as many tokens a second: less may be an error of measurement
 STALE = 64  # drafts in a row, after which a plain step is measured again; fewer while few were measured
@@ -80,7 +80,7 @@ class Pace:
             return 0
         tokens = self._acceptance(kind).tokens(depth(longest))
         best = self._fastest(longest, tokens, depth, owed)
-        allowed = ALLOWED * self._plain_seconds + self._plain
+        allowed = ALLOWED * self._plain_seconds + self._plain / 2
         while best and self._gain - self._price(best) < -allowed:
             best -= 1
         if best == 0 and self._tries + self._price(1) + owed < ALLOWED * self._plain_seconds:
