@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import warnings
 from pathlib import Path
 
 import pytest
@@ -70,10 +68,8 @@ def test_a_run_says_the_same_and_how_its_drafts_went(model: Path):
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def said(capsys: pytest.CaptureFixture[str]):
     """What the command says, run in this very process: on standard output, else its error."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command changes; so it is put back
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def run(*argv: object) -> str:
         code = main(list(map(str, argv)))

@@ -1,8 +1,8 @@
 """What things cost here and now: running quartiles of measured times, by size, with straight lines between.
 
 The lower quartile of the last measurements, as whatever else the machine does only ever adds to them. A size is not
-thought dearer than a larger one, and what was measured once or twice is forgotten after a while: otherwise one moment
-in which the machine did something else could rule a size out for good.
+thought dearer than a larger one, and what has not been measured for long is forgotten: otherwise a moment in which the
+machine did something else could rule a size out for good.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from bisect import bisect
 from collections import Counter, deque
 
 RECENT = 15  # measurements of a size that count
-FEW = 3  # fewer than that are forgotten after LONG measurements of other sizes
-LONG = 64
+LONG = 64  # measurements of others after which a size above 1 is forgotten
 GROWTH = 0.25  # of the first, for each more, as long as nothing but sizes of 1 were measured: a first guess alone
 
 
@@ -37,7 +36,7 @@ class Costs:
         self._counts[size] += 1
         self._last[size] = self._count
         self._typical[size] = sorted(recent)[len(recent) // 4]
-        for at in [at for at, last in self._last.items() if self._count - last > LONG and len(self._recent[at]) < FEW]:
+        for at in [at for at, last in self._last.items() if at > 1 and self._count - last > LONG]:
             del self._recent[at], self._last[at], self._typical[at]
         self._sizes = sorted(self._recent)
         self._known, least = {}, float("inf")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import accumulate
 from operator import mul
 
-from .costs import FEW, Costs
+from .costs import Costs
 from .drafter import Drafter
 
 FADE = 0.95  # what a draft counts for, with each one after it
@@ -22,6 +22,7 @@ PRIOR = 0.5  # of a kind never tried, an id is taken to be right as often as not
 ALLOWED = 0.01  # of the time of plain steps, and half a plain step: what drafts may have lost at any time
 MOST_GAIN = 16  # plain steps: gains beyond that give no leave to lose
 WORTHWHILE = 1.05  # times as many tokens a second: less may be an error of measurement
+FIRST = 3  # plain steps to be measured before the first draft
 STALE = 64  # drafts in a row, after which a plain step is measured again; fewer while few were measured
 
 
@@ -76,7 +77,7 @@ class Pace:
             return max(longest, 0)
         self._trying = False
         plain = self.passes.count(1)
-        if plain < FEW or self._since_plain >= min(STALE, plain):
+        if plain < FIRST or self._since_plain >= min(STALE, plain):
             return 0
         tokens = self._acceptance(kind).tokens(depth(longest))
         best = self._fastest(longest, tokens, depth, owed)
