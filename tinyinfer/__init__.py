@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .answer import Completion, Piece, Timings
+    from .beams import Beam
+    from .engine import Engine
     from .errors import TinyinferError
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
@@ -28,15 +30,17 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
+    "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Drafter": "speculative.drafter", "ModelDrafter": "speculative.model", "NgramDrafter": "speculative.ngram",
-    "Completion": "answer", "Piece": "answer", "Timings": "answer",
-    "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
+    "Engine": "engine", "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
 }  # fmt: skip
 
 __all__ = [
     "LLM",
+    "Beam",
     "Completion",
     "Drafter",
+    "Engine",
     "ModelDrafter",
     "NgramDrafter",
     "Piece",

@@ -2,5 +2,15 @@
 
 from .blocks import DEFAULT_BLOCK_SIZE, KV_DTYPES, KVCache, Part, Sequence, layer_places
 from .branches import Branches
+from .prefixes import PrefixTree
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "KV_DTYPES", "Branches", "KVCache", "Part", "Sequence", "layer_places"]
+__all__ = [
+    "DEFAULT_BLOCK_SIZE",
+    "KV_DTYPES",
+    "Branches",
+    "KVCache",
+    "Part",
+    "PrefixTree",
+    "Sequence",
+    "layer_places",
+]
