@@ -22,6 +22,7 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -143,6 +144,10 @@ class BlockPool:
         for block in blocks:
             self._shared[block] = self._shared.get(block, 0) + 1
 
+    def is_held_by_others(self, block: int) -> bool:
+        """Whether a block belongs to more than one sequence."""
+        return block in self._shared
+
     def is_shared(self, block: int) -> bool:
         """Whether a block is not one sequence's alone to write into: others hold it, or it is remembered."""
         return block in self._shared or block in self._forget
@@ -219,7 +224,8 @@ class KVCache:
 class Sequence:
     """One sequence's share of the cache: its length, and its blocks in each pool.
 
-    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened.
+    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened. Up
+    to the next `reserve` all that was written can be taken back by `rewind`, whatever the windows: so drafts are.
     """
 
     def __init__(self, cache: KVCache):
@@ -235,25 +241,30 @@ class Sequence:
         twin.length = self.length
         return twin
 
+    def parts(self, count: int) -> list[Part]:
+        """`count` new tokens, as attention is to see them."""
+        return [Part(self, self.length, count)]
+
     def has_room(self, count: int) -> bool:
         """Whether `reserve` of so many tokens would find the blocks it needs."""
         for table in self.tables:
             available = table.pool.num_available
-            if available is not None and table.blocks_wanted(self.length, count) > available:
+            if available is None:
+                continue
+            if table.blocks_wanted(self.length, count) > available + table.blocks_given_back(self.length):
                 return False
         return True
 
     def reserve(self, count: int) -> None:
-        """Make room for `count` more tokens, in blocks of this sequence alone."""
+        """Make room for `count` more tokens, in blocks of this sequence alone; what they can't see is given back."""
         for table in self.tables:
+            table.drop_unseen(self.length)
             table.own_from(self.length)
             table.extend_to(self.length + count)
 
     def advance(self, count: int) -> None:
-        """`count` tokens have been written; blocks that no later token can see are given back."""
+        """`count` tokens have been written."""
         self.length += count
-        for table in self.tables:
-            table.drop_unseen(self.length)
 
     def can_rewind(self, length: int) -> bool:
         """Whether the first `length` tokens could go on from there: what their windows see must still be held."""
@@ -278,11 +289,25 @@ class Sequence:
             table.close_gap(keep, drop, self.length, turn)
         self.length -= drop
 
+    def become(self, other: Sequence) -> None:
+        """Hold what `other`, of the same cache, holds; which is empty then."""
+        self.tables, other.tables = other.tables, self.tables
+        self.length, other.length = other.length, self.length
+        other.release()
+
     def release(self) -> None:
         """Give every block back; the sequence is empty again."""
         self.length = 0
         for table in self.tables:
             table.clear()
+
+
+class Part(NamedTuple):
+    """New tokens in a row: `count` of them, the first at position `start`, which look at what `sequence` holds."""
+
+    sequence: Sequence
+    start: int
+    count: int
 
 
 class BlockTable:
@@ -319,6 +344,11 @@ class BlockTable:
         written = self.blocks[max(length // self.pool.block_size - self.first, 0) :]
         copies = sum(self.pool.is_shared(block) for block in written)
         return max(self._blocks_for(length + count) - self.first - len(self.blocks), 0) + copies
+
+    def blocks_given_back(self, length: int) -> int:
+        """How many blocks `drop_unseen` would give back that nobody else holds."""
+        unseen = max(self._first_seen(length) // self.pool.block_size - self.first, 0)
+        return sum(not self.pool.is_held_by_others(block) for block in self.blocks[:unseen])
 
     def begin_as(self, other: BlockTable) -> None:
         """Hold what `other` holds."""

@@ -181,6 +181,7 @@ def load_model(args: argparse.Namespace) -> LLM:
         kv_dtype=args.kv_dtype,
         threads=args.threads,
         lora=lora_scales(args) or None,
+        speculate=getattr(args, "wish", None),
     )
 
 
