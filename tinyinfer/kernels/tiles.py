@@ -15,13 +15,13 @@ EIGHT, FOUR, TWO, ONE = (0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3), (0, 1), (0,)
 
 
 @spliced
-def multiply_tiles(tile, few_rows, eight_rows, x, weight, out, column, rows, begin, end, accumulate):
+def multiply_tiles(tile, eight_tokens, few_rows, eight_rows, x, weight, out, column, rows, begin, end, accumulate):
     """out[:, column + row] = or += x . weight[row] for all rows of x and the blocks begin..end.
 
     x is a tuple of arrays, of which the first has as many rows as `out`; `weight` is whatever the tile needs of it.
     `few_rows(x, first, end)` gives what the tile needs of those rows of x, and `eight_rows` of whole eights, where it
-    can pay to prepare more. `tile(tokens, blocks, x, weight, where)` counts tokens from the first of these, and leaves
-    its sums to `put`.
+    can pay to prepare more; `eight_tokens` goes over these, and is `by_eights` or `by_fours`.
+    `tile(tokens, blocks, x, weight, where)` counts tokens from the first of these, and leaves its sums to `put`.
     """
     n, width = out.shape
     for first in range(0, n, 8):
@@ -29,7 +29,7 @@ def multiply_tiles(tile, few_rows, eight_rows, x, weight, out, column, rows, beg
         count = min(8, n - first)
         if count == 8:
             eight = eight_rows(x, first, first + 8)
-            _eight_tokens(tile, begin, end, eight, weight, where)
+            eight_tokens(tile, begin, end, eight, weight, where)
             continue
         few = few_rows(x, first, first + count)
         for block in range(begin, end):
@@ -57,6 +57,13 @@ def _a_block_at_a_time(tile, begin, end, x, weight, where):
 
 
 @spliced
+def _half_the_tokens_at_a_time(tile, begin, end, x, weight, where):
+    for block in range(begin, end):
+        for half in range(0, 8, 4):
+            tile(plus(FOUR, half), (block,), x, weight, where)
+
+
+@spliced
 def _two_blocks_at_a_time(tile, begin, end, x, weight, where):
     for block in range(begin, end - 1, 2):
         tile(EIGHT, (block, block + 1), x, weight, where)
@@ -65,7 +72,10 @@ def _two_blocks_at_a_time(tile, begin, end, x, weight, where):
             tile(plus(FOUR, half), (end - 1,), x, weight, where)
 
 
-_eight_tokens = _two_blocks_at_a_time if uses("avx512f") else _a_block_at_a_time
+# Sums of eight tokens, two vectors each, are more than AVX2's sixteen registers hold; with AVX-512 there are 32. By
+# eights is for what costs more to unpack than to store and load again.
+by_eights = _two_blocks_at_a_time if uses("avx512f") else _a_block_at_a_time
+by_fours = _two_blocks_at_a_time if uses("avx512f") else _half_the_tokens_at_a_time
 
 
 @spliced
