@@ -33,6 +33,7 @@ __all__ = [
     "ARRAYS",
     "FORMS",
     "SCHEMES",
+    "STEPS",
     "Form",
     "PackedWeight",
     "bits_per_weight",
@@ -48,7 +49,7 @@ __all__ = [
     "take_rows",
 ]
 
-STEPS = {"int4": int4.STEPS, "int5": int5.STEPS}
+STEPS = {"int4": int4.STEPS, "int5": int5.STEPS}  # schemes of even steps
 
 
 def quantize(weight: np.ndarray, form: Form | str, name: str = "weight") -> PackedWeight:
