@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -334,13 +335,14 @@ def test_timings_are_true(llm: LLM, length: int, max_tokens: int):
         assert timings.prefill_tokens_per_second == run / timings.prefill_seconds
         if max_tokens == 1:
             assert (timings.decode_seconds, timings.decode_tokens_per_second) == (0, None)
+            assert (timings.time_per_token_p50, timings.time_per_token_p95) == (None, None)
         else:
             assert timings.decode_tokens_per_second == (max_tokens - 1) / timings.decode_seconds > 0
 
 
 def test_the_first_text_is_the_first_that_can_be_seen(monkeypatch: pytest.MonkeyPatch):
     ticks = iter(range(1000))
-    monkeypatch.setattr("tinyinfer.generate.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("tinyinfer.answer.time.perf_counter", lambda: next(ticks))
     llm = LLM(chain_checkpoint(say("\n \tbc", after="a")))
     timings = llm.generate("a").timings
     # a clock that counts its readings: begun at 0; one before and one after each step
@@ -349,6 +351,17 @@ def test_the_first_text_is_the_first_that_can_be_seen(monkeypatch: pytest.Monkey
     blank = LLM(chain_checkpoint(say("\n \t", after="a"))).generate("a")
     assert (blank.text, blank.timings.time_to_first_text) == ("\n \t", None)
     assert blank.timings.time_to_first_token is not None
+
+
+def test_half_of_the_tokens_came_faster_than_the_median(monkeypatch: pytest.MonkeyPatch):
+    # made, begun, prefilled, the first token; then five that take so many seconds each, with 100 before each
+    waits = [0, 0, 1, 1, *(wait for seconds in (1, 2, 3, 4, 10) for wait in (100, seconds))]
+    times = iter(np.cumsum(waits, dtype=float))
+    monkeypatch.setattr("tinyinfer.answer.time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr("tinyinfer.answer.Answer._piece", lambda self, text, ids: Piece(text, ids))
+    timings = LLM(chain_checkpoint({98: 98})).generate([98], max_tokens=6).timings
+    assert timings.decode_seconds == 20
+    assert (timings.time_per_token_p50, timings.time_per_token_p95) == (3, pytest.approx(4 + 0.8 * 6))
 
 
 def test_the_time_that_the_reader_takes_is_not_the_models(llm: LLM):

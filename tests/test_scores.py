@@ -15,9 +15,10 @@ from tests.chain_models import END, VOCAB, chain_checkpoint, say
 from tests.text.tiny_tokenizers import byte_level_tokenizer_json
 from tests.tiny_models import WINDOWED, random_model
 from tinyinfer import LLM, SamplingParams
+from tinyinfer.answer import Piece
+from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.source import Checkpoint
 from tinyinfer.errors import BadRequest, ContextOverflow
-from tinyinfer.generate import CachedSequence, Piece
 
 TOLERANCE = 5e-5  # what the golden logits are held to; float32 sums in another order than float64 ones
 PROMPT = np.random.default_rng(5).integers(0, 256, 40).tolist()
@@ -96,7 +97,7 @@ def test_every_piece_has_those_of_its_ids():
 @pytest.mark.parametrize("max_tokens", [0, 3])
 @pytest.mark.parametrize("rows", [1, 7, 512])
 def test_log_probabilities_of_the_prompt(either: LLM, rows: int, max_tokens: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tinyinfer.generate.LOGITS_AT_ONCE", rows * VOCAB)
+    monkeypatch.setattr("tinyinfer.cached_sequence.LOGITS_AT_ONCE", rows * VOCAB)
     session = either.session()
     session.generate(PROMPT[:20], max_tokens=2)  # what is cached has no logits any more
     done = session.generate(PROMPT, max_tokens=max_tokens, prompt_logprobs=2, ignore_eos=True)

@@ -21,11 +21,11 @@ from tests.chain_models import TEMPLATE, VOCAB, chain_checkpoint, say
 from tests.interrupts import interrupt
 from tests.text.tiny_tokenizers import byte_level_tokenizer_json
 from tests.tiny_models import WINDOWED, random_model
-from tinyinfer import LLM, Session, generate
+from tinyinfer import LLM, Session, cached_sequence
 from tinyinfer.cache.blocks import BlockPool
+from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.source import Checkpoint
 from tinyinfer.errors import BadRequest
-from tinyinfer.generate import CachedSequence
 
 TOLERANCE = 5e-5  # what the golden logits are held to; float32 sums in another order than float64 ones
 ORIGINAL = 32  # tokens, before the rotary embedding is stretched
@@ -123,7 +123,7 @@ EDITS = {
 def test_logits_after_an_edit_are_those_of_a_cold_run(
     random: Random, prompts: list[list[int]], answered: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(generate, "PREFILL_CHUNK", chunk)
+    monkeypatch.setattr(cached_sequence, "PREFILL_CHUNK", chunk)
     held = random.held()
     for prompt in prompts:
         random.check(held, prompt)
@@ -320,7 +320,7 @@ def test_an_answer_that_is_not_read_to_its_end(random: Random, taken: int, close
 def test_an_interrupt_inside_the_model(
     random: Random, done: float, call: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(generate, "PREFILL_CHUNK", 8)  # the prompt of 21 is three forward passes
+    monkeypatch.setattr(cached_sequence, "PREFILL_CHUNK", 8)  # the prompt of 21 is three forward passes
     session = random.llm.session()
     session.generate(USER2, max_tokens=2)
     with monkeypatch.context() as patch:
@@ -419,7 +419,7 @@ def test_a_stream_goes_on_after_a_reset(plain: Random):
 @pytest.mark.parametrize("length", [3, 4, 5, 9, 40])
 @pytest.mark.parametrize("chunk", [512, 3, 1])
 def test_windows_prefilled_and_decoded_equal_the_reference(length: int, chunk: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(generate, "PREFILL_CHUNK", chunk)
+    monkeypatch.setattr(cached_sequence, "PREFILL_CHUNK", chunk)
     random = random_of("windows")
     ids = text(length, length)
     expected = list(ids)

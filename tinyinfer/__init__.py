@@ -15,8 +15,8 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all tha
 if TYPE_CHECKING:
     from typing import Any
 
+    from .answer import Completion, Piece, Timings
     from .errors import TinyinferError
-    from .generate import Completion, Piece, Timings
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
-    "Completion": "generate", "Piece": "generate", "Timings": "generate",
+    "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
 }  # fmt: skip
 

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from .adapters import Adapters, Folders, Wish
+from .answer import Answer, Completion, Piece, TextDecoder
 from .cache import KV_DTYPES
+from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
 from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
-from .generate import CachedSequence, Completion, Piece, TextDecoder, generate
+from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
 from .model.forward import Model
@@ -283,9 +285,17 @@ class LLM:
         self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
     ) -> Iterator[Piece]:
         """`generate` with all that this model adds; what was asked is checked before the first piece."""
+        return generate(held, self.new_answer(ids, params), adapters)
+
+    def new_answer(self, prompt_ids: list[int], params: SamplingParams) -> Answer:
+        """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
+
+        Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
+        tokenizer where there is none.
+        """
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
-        sampler = Sampler(params, self.config.vocab_size, ids, self.stop_ids, breakers)
-        return generate(held, ids, sampler, self.stop_ids, decoder, self.context, adapters)
+        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
+        return Answer(prompt_ids, sampler, self.stop_ids, decoder, self.context)
 
     def _text_decoder(self, params: SamplingParams) -> TextDecoder:
         if self._tokenizer is not None:

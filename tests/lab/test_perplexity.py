@@ -13,9 +13,9 @@ from tests import float64_model
 from tests.text.tiny_tokenizers import added_token, byte_level_tokenizer_json
 from tests.tiny_models import random_model
 from tinyinfer import LLM
+from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.source import Checkpoint
 from tinyinfer.errors import BadRequest, SamplingError
-from tinyinfer.generate import CachedSequence
 from tinyinfer.lab.perplexity import Window, measure, windows_of
 
 VOCAB = 275
@@ -91,7 +91,7 @@ def test_every_token_is_scored_once_with_what_its_window_holds(llm: LLM, window:
 
 def test_rows_are_taken_some_at_a_time(llm: LLM, monkeypatch: pytest.MonkeyPatch):
     whole = measure(llm, TEXT, 100, 50)[0]
-    monkeypatch.setattr("tinyinfer.generate.LOGITS_AT_ONCE", 7 * VOCAB)
+    monkeypatch.setattr("tinyinfer.cached_sequence.LOGITS_AT_ONCE", 7 * VOCAB)
     assert measure(llm, TEXT, 100, 50)[0].mean_surprise == pytest.approx(whole.mean_surprise, abs=1e-6)
 
 

@@ -14,11 +14,11 @@ from tests.checkpoint.test_adapters import ADAPTERS, changed, prefixed, rewritte
 from tests.kernels.tapes import run_by
 from tests.tiny_models import GOLDEN
 from tinyinfer import reference
+from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.safetensors import open_safetensors
 from tinyinfer.checkpoint.source import Checkpoint, open_checkpoint, write_folder
 from tinyinfer.config import ModelConfig, read_config
 from tinyinfer.errors import BadCheckpoint, BadRequest, UnsupportedModel
-from tinyinfer.generate import CachedSequence
 from tinyinfer.model.adapters import Adapter, open_adapter
 from tinyinfer.model.forward import Chunk, Model
 from tinyinfer.model.merge import merged

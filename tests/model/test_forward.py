@@ -28,11 +28,11 @@ from tests.tiny_models import (
 )
 from tinyinfer import reference
 from tinyinfer.cache import KVCache, Sequence
+from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.safetensors import open_safetensors, to_float32
 from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import AFTER, BEFORE, read_config
 from tinyinfer.errors import UnsupportedModel
-from tinyinfer.generate import CachedSequence
 from tinyinfer.model.forward import MOST_ROWS, Chunk, Model
 from tinyinfer.model.tensors import collect_tensors
 from tinyinfer.model.tensors import floats as as_floats

@@ -13,13 +13,14 @@ from ..sampling import SamplingParams
 from ..sampling.params import GREEDY_STEPS, STEPS
 
 if TYPE_CHECKING:
-    from ..generate import Completion
+    from ..answer import Completion
     from ..llm import LLM
     from ..sampling.logprobs import TokenLogprob
 
 TIMINGS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "prefill_seconds", "decode_seconds",
     "prefill_tokens_per_second", "decode_tokens_per_second", "time_to_first_token", "time_to_first_text",
+    "time_per_token_p50", "time_per_token_p95",
 )  # fmt: skip
 
 

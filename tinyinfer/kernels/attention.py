@@ -25,6 +25,7 @@ from .simd import (
     load_floats,
     load_sixteen,
     maximum,
+    multiply,
     multiply_add,
     no_floats,
     plus,
@@ -311,29 +312,36 @@ def _mix(load, shares, p_at, low, high, values, v_at, ahead, states, s_at):
 
 @inlined
 def _mix_rest(shares, low, high, values, block, begin, state):
-    """The same for the dimensions that fill no register."""
+    """The same for the dimensions that fill no register; value by value, as it is done there."""
     size, dim = values.shape[1], values.shape[2]
-    for d in range(begin, dim):
-        mixed = f32(0)
-        for j in range(low, high):
-            mixed += shares[j] * load_float(values, (block * size + j) * dim + d)
-        state[d] += mixed
+    for j in range(low, high):
+        at = (block * size + j) * dim
+        for d in range(begin, dim):
+            state[d] += shares[j] * load_float(values, at + d)
 
 
 @jit
-def settle(states, out):
-    """The end of several looks at different stretches of the past: states float32 [splits, D + 2] -> out [D]."""
+def merge(state, into):
+    """A look at one stretch of the past joins the looks at those before it: float32 [D + 2] each.
+
+    Stretches are always joined in their order and by this function, whether they were looked at side by side or one
+    after another; so a text gives the same floats however it is cut into steps.
+    """
+    dim = state.size - 2
+    largest = max(state[dim], into[dim])
+    share, faded = exp(state[dim] - largest), exp(into[dim] - largest)
+    whole = dim // 8 * 8
+    for d in range(0, whole, 8):
+        kept = multiply(load_floats(into, d), spread(faded))
+        store_floats(into, d, multiply_add(load_floats(state, d), spread(share), kept))
+    for d in range(whole, dim):
+        into[d] = into[d] * faded + state[d] * share
+    into[dim], into[dim + 1] = largest, into[dim + 1] * faded + state[dim + 1] * share
+
+
+@jit
+def settle(state, out):
+    """The end of looking: state float32 [D + 2] -> out [D], the mean of the values."""
     dim = out.size
-    largest = LOWEST
-    for s in range(states.shape[0]):
-        largest = max(largest, states[s, dim])
-    all_shares = f32(0)
-    fill(out, f32(0))
-    for s in range(states.shape[0]):
-        state = states[s]
-        fade = exp(state[dim] - largest)
-        all_shares += state[dim + 1] * fade
-        for d in range(dim):
-            out[d] += state[d] * fade
     for d in range(dim):
-        out[d] /= all_shares
+        out[d] = state[d] / state[dim + 1]

@@ -11,7 +11,7 @@ from numba import carray
 
 from . import pieces
 from .addresses import chunk_at, chunk_of, floats, numbers_at, row_at, share, source, step_at, target, vector
-from .attention import attend, settle
+from .attention import attend, merge, settle
 from .jit import Code, inlined
 from .memory import call_at, float32_at, int8_at, int16_at, int64_at
 from .quantize import LARGEST, TINY, quantize_group
@@ -283,14 +283,13 @@ def _attend(op_address, numbers, step_address, piece, cache_of):
     first = chunk[FIRST_ROW] + tile * QUERY_TILE
     n = min(QUERY_TILE, chunk[END_ROW] - first)
     start = chunk[START] + tile * QUERY_TILE
-    begin = max(stretch * STRETCH, max(start - window + 1, 0) if window else 0)
-    end = start + n if stretch == stretches - 1 else (stretch + 1) * STRETCH
+    oldest = max(start - window + 1, 0) if window else 0
     if step[SINGLE] and stretch == stretches - 1:
         # nobody but this piece looks at the new token: it does what the operation before this one does for several
         before = op_address - ROW_BYTES
         call_at(row_at(before)[CODE], before, numbers, step_address, first * kv_heads + g)
     slopes = vector(op[FIELDS + 12] + 4 * g * sharing, sharing if op[FIELDS + 12] else 0)
-    sinks = vector(op[FIELDS + 13] + 4 * g * sharing, sharing if op[FIELDS + 13] and stretch == 0 else 0)
+    sinks = vector(op[FIELDS + 13] + 4 * g * sharing, sharing if op[FIELDS + 13] else 0)
     queries = np.empty((n * sharing, dim), np.float32)
     for i in range(n):
         for h in range(sharing):
@@ -299,13 +298,21 @@ def _attend(op_address, numbers, step_address, piece, cache_of):
             _turn(op, step, first + i, op[FIELDS + 6], eps, query)
             for d in range(dim):
                 query[d] *= scale
-    states = np.empty((n * sharing, dim + 2), np.float32)
+    states, seen = (np.empty((n * sharing, dim + 2), np.float32), np.empty((n * sharing, dim + 2), np.float32))
     keys, key_scales, values, value_scales = cache_of(op, chunk, g)
     blocks, first_block = _blocks(op, chunk), _pool(op, chunk)[FIRST_BLOCK]
-    attend(
-        queries, sharing, keys, key_scales, values, value_scales, blocks, first_block,
-        start, begin, end, window, cap, slopes, sinks, states,
-    )  # fmt: skip
+    last = stretch if chunk[FIRST_STATE] >= 0 else (start + n - 1) // STRETCH
+    for at in range(stretch, last + 1):
+        begin, end = max(at * STRETCH, oldest), min((at + 1) * STRETCH, start + n)
+        if at > stretch and begin >= end:
+            continue
+        attend(
+            queries, sharing, keys, key_scales, values, value_scales, blocks, first_block,
+            start, begin, end, window, cap, slopes, sinks[: 0 if at else sharing], seen if at > stretch else states,
+        )  # fmt: skip
+        if at > stretch:
+            for i in range(n * sharing):
+                merge(seen[i], states[i])
     result = carray(float32_at(out), (step[ROWS], num_heads, dim))
     for i in range(n):
         kept = _states(step, chunk, first + i, num_heads, dim)
@@ -314,7 +321,7 @@ def _attend(op_address, numbers, step_address, piece, cache_of):
             if chunk[FIRST_STATE] >= 0:
                 pieces.copy(state[0], kept[stretch, g * sharing + h])
             else:
-                settle(state, result[first + i, g * sharing + h])
+                settle(state[0], result[first + i, g * sharing + h])
 
 
 @inlined
@@ -370,5 +377,9 @@ def settle_row(op, numbers, step, row):
     if chunk[FIRST_STATE] >= 0:
         states = _states(step, chunk, row, num_heads, dim)
         mixed = target(out, op, step, num_heads * dim)[row]
+        state = np.empty(dim + 2, np.float32)  # what is kept stays as it is: other threads may read it too
         for h in range(num_heads):
-            settle(states[:, h], mixed[h * dim : (h + 1) * dim])
+            pieces.copy(states[0, h], state)
+            for stretch in range(1, chunk[STRETCHES]):
+                merge(states[stretch, h], state)
+            settle(state, mixed[h * dim : (h + 1) * dim])

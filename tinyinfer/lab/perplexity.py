@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..cached_sequence import CachedSequence
 from ..errors import BadRequest
-from ..generate import CachedSequence
 from ..sampling.candidates import likeliest
 from ..sampling.logprobs import perplexity
 
