@@ -26,7 +26,7 @@ from .simd import (
     to_float,
     zeros_like,
 )
-from .tiles import by_fours, multiply_tiles, put, rows_from
+from .tiles import multiply_by_fours, put, rows_from
 
 f32 = types.float32
 
@@ -46,7 +46,7 @@ def matmul_int4(x_codes, x_scales, x_sums, codes, scales, minimums, out, column,
     lows, factor = (minimums, f32(1)) if minimums.size else (scales, f32(-8))
     weight = pointer(codes, 0), groups, pointer(scales, 0), spans, groups // spans, pointer(lows, 0), factor
     x = x_codes, x_scales, x_sums
-    multiply_tiles(_tile, by_fours, x_rows, x_rows, x, weight, out, column, rows, begin, end, accumulate)
+    multiply_by_fours(_tile, x_rows, x_rows, x, weight, out, column, rows, begin, end, accumulate)
 
 
 @spliced

@@ -15,33 +15,36 @@ EIGHT, FOUR, TWO, ONE = (0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3), (0, 1), (0,)
 
 
 @spliced
-def multiply_tiles(tile, eight_tokens, few_rows, eight_rows, x, weight, out, column, rows, begin, end, accumulate):
+def multiply_by_eights(tile, few_rows, eight_rows, x, weight, out, column, rows, begin, end, accumulate):
     """out[:, column + row] = or += x . weight[row] for all rows of x and the blocks begin..end.
 
     x is a tuple of arrays, of which the first has as many rows as `out`; `weight` is whatever the tile needs of it.
     `few_rows(x, first, end)` gives what the tile needs of those rows of x, and `eight_rows` of whole eights, where it
-    can pay to prepare more; `eight_tokens` goes over these, and is `by_eights` or `by_fours`.
-    `tile(tokens, blocks, x, weight, where)` counts tokens from the first of these, and leaves its sums to `put`.
+    can pay to prepare more. `tile(tokens, blocks, x, weight, where)` counts tokens from the first of these, and leaves
+    its sums to `put`.
     """
     n, width = out.shape
     for first in range(0, n, 8):
         where = pointer(out, first * width + column), width, rows, accumulate
         count = min(8, n - first)
         if count == 8:
-            eight = eight_rows(x, first, first + 8)
-            eight_tokens(tile, begin, end, eight, weight, where)
-            continue
-        few = few_rows(x, first, first + count)
-        for block in range(begin, end):
-            done = 0
-            if count & 4:
-                tile(FOUR, (block,), few, weight, where)
-                done = 4
-            if count & 2:
-                tile(plus(TWO, done), (block,), few, weight, where)
-                done += 2
-            if count & 1:
-                tile(plus(ONE, done), (block,), few, weight, where)
+            _eight_tokens(tile, begin, end, eight_rows(x, first, first + 8), weight, where)
+        else:
+            _few_tokens(tile, begin, end, count, few_rows(x, first, first + count), weight, where)
+
+
+@spliced
+def _by_fours(tile, few_rows, eight_rows, x, weight, out, column, rows, begin, end, accumulate):
+    n, width = out.shape
+    for first in range(0, n, 8):
+        where = pointer(out, first * width + column), width, rows, accumulate
+        count = min(8, n - first)
+        _few_tokens(tile, begin, end, count, few_rows(x, first, first + count), weight, where)
+
+
+# The same, for what is unpacked in little time: the sums of eight tokens are more than AVX2's sixteen registers hold,
+# and with four none of them has to be stored and loaded again. With AVX-512 there are 32.
+multiply_by_fours = multiply_by_eights if uses("avx512f") else _by_fours
 
 
 @spliced
@@ -51,16 +54,23 @@ def rows_from(array, first):
 
 
 @spliced
-def _a_block_at_a_time(tile, begin, end, x, weight, where):
+def _few_tokens(tile, begin, end, count, x, weight, where):
     for block in range(begin, end):
-        tile(EIGHT, (block,), x, weight, where)
+        done = 0
+        while count - done >= 4:
+            tile(plus(FOUR, done), (block,), x, weight, where)
+            done += 4
+        if count & 2:
+            tile(plus(TWO, done), (block,), x, weight, where)
+            done += 2
+        if count & 1:
+            tile(plus(ONE, done), (block,), x, weight, where)
 
 
 @spliced
-def _half_the_tokens_at_a_time(tile, begin, end, x, weight, where):
+def _a_block_at_a_time(tile, begin, end, x, weight, where):
     for block in range(begin, end):
-        for half in range(0, 8, 4):
-            tile(plus(FOUR, half), (block,), x, weight, where)
+        tile(EIGHT, (block,), x, weight, where)
 
 
 @spliced
@@ -72,10 +82,7 @@ def _two_blocks_at_a_time(tile, begin, end, x, weight, where):
             tile(plus(FOUR, half), (end - 1,), x, weight, where)
 
 
-# Sums of eight tokens, two vectors each, are more than AVX2's sixteen registers hold; with AVX-512 there are 32. By
-# eights is for what costs more to unpack than to store and load again.
-by_eights = _two_blocks_at_a_time if uses("avx512f") else _a_block_at_a_time
-by_fours = _two_blocks_at_a_time if uses("avx512f") else _half_the_tokens_at_a_time
+_eight_tokens = _two_blocks_at_a_time if uses("avx512f") else _a_block_at_a_time
 
 
 @spliced
