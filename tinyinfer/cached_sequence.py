@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
 from . import cache as kv
 from .model.adapters import Adapter
 from .model.forward import MOST_ROWS, Chunk, Model
-from .model.rope import keys_fit
+from .model.rope import GROWING, keys_fit, length_that_counts
 
 PREFILL_CHUNK = MOST_ROWS  # tokens of a prompt run at once
 LOGITS_AT_ONCE = 2**24  # 64 MB, where the logits after every token of a prompt are wanted
@@ -30,7 +30,7 @@ class CachedSequence:
         self.ids: list[int] = []  # those whose keys and values are held
         self.adapters: Adapters = ()  # that they went through
         self.sequence = sequence or model.new_cache().sequence()
-        self._ropes = {layer.rope for layer in model.config.layers if layer.rope}
+        self._ropes = list(dict.fromkeys(layer.rope for layer in model.config.layers if layer.rope))
         # lengths of the text for which the held keys were rotated: at the last prefill, and now
         self._prefill_length = self._text_length = 0
         self.answer: object = None  # whoever feeds it: an answer that finds another here has lost its place
@@ -61,6 +61,25 @@ class CachedSequence:
         self.adapters = adapters
         self._prefill_length = len(ids)
         return kept
+
+    def begin_with(self, ids: Sequence[int], adapters: Adapters, text_length: int) -> None:
+        """`sequence` was given the keys and values of these ids, as they are in a text of that length."""
+        self.ids, self.adapters = list(ids), adapters
+        self._prefill_length = self._text_length = text_length
+
+    def kind(self, adapters: Adapters, text_length: int) -> Hashable:
+        """What keys and values go by beside the ids: adapters, and lengths for rotary scalings that ask."""
+        return tuple(adapters), tuple(length_that_counts(rope, text_length) for rope in self._ropes)
+
+    @property
+    def is_as_cold(self) -> bool:
+        """Whether a cold run of the same ids would leave the same: some rotary scalings go by how a text has grown."""
+        return keys_fit(self._ropes, self._prefill_length, self._text_length)
+
+    @property
+    def grows(self) -> bool:
+        """Whether rotations may go by the length of the text."""
+        return any(rope.kind in GROWING for rope in self._ropes)
 
     def chunk(self, ids: Sequence[int], text_length: int, wanted: slice = LAST) -> Chunk:
         """The next ids as part of a step, in a text of that length as far as it is known; `fed` says that it was run.

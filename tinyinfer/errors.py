@@ -11,6 +11,8 @@ prints that sentence and leaves with exit code 2; a server answers 4xx with it. 
     ├── BadRequest         the caller asked for something impossible: a sampling value, an id, an empty prompt
     │   ├── ContextOverflow    more tokens than the model's context holds
     │   └── TemplateError      the chat template refused the conversation, or could not be rendered
+    ├── QueueFull          too many requests wait already
+    ├── OutOfBlocks        the key-value cache has reached its limit
     ├── SamplingError      the logits could not be sampled from: NaN, or every token masked
     └── MissingExtra       an optional dependency is not installed
 """
@@ -55,6 +57,14 @@ class ContextOverflow(BadRequest):
 
 class TemplateError(BadRequest):
     """The chat template refused the conversation, or could not be rendered."""
+
+
+class QueueFull(TinyinferError):
+    """Too many requests wait already; the same one may be sent again later."""
+
+
+class OutOfBlocks(TinyinferError):
+    """The key-value cache has reached its limit, and all of it is in use."""
 
 
 class SamplingError(TinyinferError):

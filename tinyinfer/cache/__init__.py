@@ -1,5 +1,6 @@
 """The key-value cache: what earlier tokens left behind, so that a step computes only what is new."""
 
 from .blocks import DEFAULT_BLOCK_SIZE, KV_DTYPES, KVCache, Sequence, layer_places
+from .prefixes import PrefixTree
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "KV_DTYPES", "KVCache", "Sequence", "layer_places"]
+__all__ = ["DEFAULT_BLOCK_SIZE", "KV_DTYPES", "KVCache", "PrefixTree", "Sequence", "layer_places"]

@@ -7,7 +7,8 @@
     scales of each, for int8   [layers, kv_heads, blocks, block_size]
 
 A block may belong to several sequences, which then began alike: the pool counts them, and whoever has to write into
-such a block gets a copy of its own first.
+such a block gets a copy of its own first. One that no sequence has any more may be remembered for what it holds
+(`prefixes.py`): it lies idle then, until a text that begins so comes again or its place is needed.
 
 In a block the keys stand side by side and so do the dimensions of a value, because that is how attention reads them:
 one dimension of many keys at a time, and one value at a time. Layers that see a window of the past keep their blocks in
@@ -18,12 +19,15 @@ The idea is PagedAttention's, https://arxiv.org/abs/2309.06180.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import numpy as np
 
 from ..config import ModelConfig
+from ..errors import OutOfBlocks
 from .memory import RESERVES, untouched
 
 DEFAULT_BLOCK_SIZE = 32
@@ -37,6 +41,7 @@ class BlockPool:
 
     def __init__(self, layers: int, window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: str):
         self.window, self.block_size = window, block_size
+        self.most_blocks: int | None = None  # that it may grow to
         self.keys = np.empty((layers, kv_heads, 0, head_dim, block_size), dtype)
         self.values = np.empty((layers, kv_heads, 0, block_size, head_dim), dtype)
         self.key_scales = self.value_scales = None
@@ -46,6 +51,8 @@ class BlockPool:
         self._whole: list[np.ndarray | None] = []  # what the arrays are the first blocks of
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
         self._shared: dict[int, int] = {}  # how many sequences beyond the first hold a block; those of one are not here
+        self._forget: dict[int, Callable[[], None]] = {}  # of the remembered blocks: what to call when one is taken
+        self._idle: OrderedDict[int, None] = OrderedDict()  # remembered, of no sequence; the next to be taken first
 
     @property
     def num_blocks(self) -> int:
@@ -63,6 +70,24 @@ class BlockPool:
         return len(self._free)
 
     @property
+    def num_idle(self) -> int:
+        """How many blocks belong to no sequence and are remembered."""
+        return len(self._idle)
+
+    @property
+    def num_available(self) -> int | None:
+        """How many blocks `allocate` could give now; None where nothing limits them."""
+        if self.most_blocks is None:
+            return None
+        return len(self._free) + len(self._idle) + max(self.most_blocks - self.num_blocks, 0)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        arrays = (array for array in self._arrays if array is not None)
+        return sum(array.itemsize * math.prod((*array.shape[:2], *array.shape[3:])) for array in arrays)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all blocks, used or free; not of address space beyond them."""
         return sum(array.nbytes for array in self._arrays if array is not None)
@@ -72,21 +97,49 @@ class BlockPool:
         return self.keys, self.values, self.key_scales, self.value_scales
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks; the pool grows where it has too few."""
+        """Take `count` blocks; where too few are free the pool grows, and beyond its limit idle ones are taken.
+
+        Raises `OutOfBlocks`, and takes none, where there are not as many.
+        """
+        available = self.num_available
+        if available is not None and count > available:
+            raise OutOfBlocks(f"{count} blocks of the key-value cache are needed, and {available} are left")
         if count > len(self._free):
-            self.grow(max(self.num_blocks + count - len(self._free), 2 * self.num_blocks))
+            wanted = max(self.num_blocks + count - len(self._free), 2 * self.num_blocks)
+            self.grow(wanted if self.most_blocks is None else min(wanted, self.most_blocks))
+        while count > len(self._free):
+            block, _ = self._idle.popitem(last=False)
+            self._forget.pop(block)()
+            heapq.heappush(self._free, block)
         return [heapq.heappop(self._free) for _ in range(count)]
 
     def free(self, blocks: Iterable[int]) -> None:
-        """Give blocks back; one that others hold stays theirs."""
+        """Give blocks back; one that others hold stays theirs. Of those that are remembered, the last is taken last."""
         for block in blocks:
             others = self._shared.get(block, 0)
             if others > 1:
                 self._shared[block] = others - 1
             elif others == 1:
                 del self._shared[block]
+            elif block in self._forget:
+                self._idle[block] = None
             else:
                 heapq.heappush(self._free, block)
+
+    def remember(self, block: int, forget: Callable[[], None]) -> None:
+        """Keep what a block in use holds when it is given back; `forget` is called when its place is taken after all.
+
+        It must be full: nothing more may be written into it.
+        """
+        self._forget[block] = forget
+
+    def take_up(self, blocks: Iterable[int]) -> None:
+        """One more sequence, or the first again, holds these remembered blocks."""
+        for block in blocks:
+            if block in self._idle:
+                del self._idle[block]
+            else:
+                self.share([block])
 
     def share(self, blocks: Iterable[int]) -> None:
         """One more sequence holds these blocks."""
@@ -94,8 +147,8 @@ class BlockPool:
             self._shared[block] = self._shared.get(block, 0) + 1
 
     def is_shared(self, block: int) -> bool:
-        """Whether more than one sequence holds a block."""
-        return block in self._shared
+        """Whether a block is not one sequence's alone to write into: others hold it, or it is remembered."""
+        return block in self._shared or block in self._forget
 
     def copy_of(self, block: int) -> int:
         """A new block that holds what `block` does."""
@@ -160,6 +213,21 @@ class KVCache:
         return Sequence(self)
 
     @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in each pool."""
+        return sum(pool.block_bytes for pool in self.pools)
+
+    def limit(self, nbytes: int) -> int:
+        """Let all pools together hold at most so many bytes; gives how many tokens that is.
+
+        Each pool may have the same number of blocks, so that this is what one text can have, with nothing else.
+        """
+        most = nbytes // self.block_bytes
+        for pool in self.pools:
+            pool.most_blocks = most
+        return most * self.block_size
+
+    @property
     def nbytes(self) -> int:
         """Bytes held, used or free."""
         return sum(pool.nbytes for pool in self.pools)
@@ -183,6 +251,14 @@ class Sequence:
             table.begin_as(mine)
         twin.length = self.length
         return twin
+
+    def has_room(self, count: int) -> bool:
+        """Whether `reserve` of so many tokens would find the blocks it needs."""
+        for table in self.tables:
+            available = table.pool.num_available
+            if available is not None and table.blocks_wanted(self.length, count) > available:
+                return False
+        return True
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more tokens, in blocks of this sequence alone."""
@@ -238,6 +314,12 @@ class BlockTable:
         if missing > 0:
             self.blocks += self.pool.allocate(missing)
 
+    def blocks_wanted(self, length: int, count: int) -> int:
+        """How many blocks it would take to go on from `length` by `count` tokens."""
+        written = self.blocks[max(length // self.pool.block_size - self.first, 0) :]
+        copies = sum(self.pool.is_shared(block) for block in written)
+        return max(self._blocks_for(length + count) - self.first - len(self.blocks), 0) + copies
+
     def begin_as(self, other: BlockTable) -> None:
         """Hold what `other` holds."""
         self.pool.share(other.blocks)
@@ -273,7 +355,7 @@ class BlockTable:
         """Give every block back."""
         dropped = self.blocks
         self.first, self.blocks = 0, []
-        self.pool.free(dropped)
+        self.pool.free(reversed(dropped))  # the beginning of a text is what others may share: it is remembered longest
 
     def store(self, layer: int, begin: int, key: np.ndarray, value: np.ndarray) -> None:
         """Write float32 [n, kv_heads, head_dim] for the positions from `begin` on."""

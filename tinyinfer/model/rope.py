@@ -10,6 +10,7 @@ import numpy as np
 from .. import reference
 from ..config import Rope
 
+GROWING = ("dynamic", "longrope")  # the scalings that go by the length of the text
 PAGE = 256  # positions whose angles are worked out together and kept
 
 
@@ -18,7 +19,7 @@ def rotary_angles(rope: Rope, start: int, count: int, length: int) -> tuple[np.n
 
     They may be views of arrays that are kept: not to be written to.
     """
-    length = _length_that_counts(rope, length)
+    length = length_that_counts(rope, length)
     if rope.kind == "dynamic":  # other angles at every length
         return _angles(rope, start, count, length)
     first, last = start // PAGE, (start + max(count, 1) - 1) // PAGE
@@ -44,11 +45,11 @@ def _angles(rope: Rope, start: int, count: int, length: int) -> tuple[np.ndarray
 
 def keys_fit(ropes: Iterable[Rope], before: int, after: int) -> bool:
     """Whether keys rotated in a text of length `before` are the ones that a text of length `after` calls for."""
-    return all(_length_that_counts(rope, before) == _length_that_counts(rope, after) for rope in ropes)
+    return all(length_that_counts(rope, before) == length_that_counts(rope, after) for rope in ropes)
 
 
-def _length_that_counts(rope: Rope, length: int) -> int:
-    """Of all lengths that turn at the same speeds, the first."""
+def length_that_counts(rope: Rope, length: int) -> int:
+    """Of all lengths of a text that turn at the same speeds, one that stands for them."""
     if rope.kind == "dynamic":
         return max(length, rope.original_length)
     if rope.kind == "longrope":

@@ -1,0 +1,141 @@
+"""Steps an engine in a thread of its own, for whoever waits for answers in an event loop or in other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Any
+
+from ..answer import Piece
+from ..errors import QueueFull, TinyinferError
+from .request import Event
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+Listener = Callable[[Event], None]
+
+
+class Runner:
+    """A thread that steps while there is work, and sleeps while there is none.
+
+    Only it steps the engine. Requests may come from any thread.
+    """
+
+    def __init__(self, engine: Engine):
+        """Begin to run."""
+        self._engine = engine
+        self._listeners: dict[int, tuple[Listener, int]] = {}  # and how many answers are still to end
+        self._wake = Condition()
+        self._closing = False
+        self._thread = Thread(target=self._run, name="tinyinfer-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, listener: Listener, *prompt: Any, n: int = 1, **how: Any) -> int:
+        """Take a request as `Engine.add` does; `listener` gets its events, in the runner's thread.
+
+        Raises as `Engine.add` does, and `QueueFull` once `close` was called.
+        """
+        with self._wake:
+            if self._closing:
+                raise QueueFull("no more requests are taken: the engine is closing")
+            id = self._engine.add(*prompt, n=n, **how)
+            self._listeners[id] = listener, n
+            self._wake.notify()
+        return id
+
+    def cancel(self, id: int) -> None:
+        """Forget a request; no more of its events come."""
+        with self._wake:
+            if self._listeners.pop(id, None):
+                self._engine.cancel(id)
+                self._wake.notify()
+
+    async def events(self, *prompt: Any, n: int = 1, **how: Any) -> AsyncIterator[Event]:
+        """What a request brings, up to the end of its last answer; whoever stops reading cancels it.
+
+        Raises as `submit` does, and what ended the request where that was an error.
+        """
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue()
+
+        def listener(event: Event) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+
+        id = self.submit(listener, *prompt, n=n, **how)
+        try:
+            while n:
+                event = await queue.get()
+                if event.error:
+                    raise event.error
+                n -= event.piece.completion is not None
+                yield event
+        finally:
+            self.cancel(id)
+
+    async def stream(self, *prompt: Any, **how: Any) -> AsyncIterator[Piece]:
+        """The pieces of one answer; see `events`."""
+        async for event in self.events(*prompt, **how):
+            yield event.piece
+
+    def close(self, finish: bool = True, timeout: float | None = None) -> None:
+        """Take no more requests, and return when those that run are done, or at once without `finish`.
+
+        After `timeout` seconds it returns in any case, and what still runs is cancelled.
+        """
+        with self._wake:
+            self._closing = True
+            if not finish:
+                self._cancel_all()
+            self._wake.notify()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            with self._wake:
+                self._cancel_all()
+            self._thread.join()
+
+    def _cancel_all(self) -> None:
+        for id in self._listeners:
+            self._engine.cancel(id)
+        self._listeners.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._engine.busy:
+                    if self._closing:
+                        return
+                    self._wake.wait()
+            try:
+                events = self._engine.step_now()
+            except Exception as error:
+                # a fault in the engine: whoever waits must hear of it, and what comes next may yet work
+                logging.getLogger("tinyinfer").exception("a step of the engine failed")
+                events = self._failures(error)
+            self._deliver(events)
+
+    def _failures(self, error: Exception) -> list[Event]:
+        told = TinyinferError(f"the engine failed: {type(error).__name__}: {error}")
+        with self._wake:
+            waiting = list(self._listeners)
+        for id in waiting:
+            self._engine.cancel(id)
+        return [Event(id, 0, None, told) for id in waiting]
+
+    def _deliver(self, events: list[Event]) -> None:
+        for event in events:
+            with self._wake:
+                listener, left = self._listeners.get(event.id, (None, 0))
+                if listener is None:
+                    continue
+                left -= event.piece is not None and event.piece.completion is not None
+                if event.error or not left:
+                    del self._listeners[event.id]
+                else:
+                    self._listeners[event.id] = listener, left
+            try:
+                listener(event)
+            except Exception:  # a loop that was closed meanwhile, say
+                logging.getLogger("tinyinfer").exception("a listener failed")
+                self.cancel(event.id)
