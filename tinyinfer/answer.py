@@ -5,6 +5,7 @@ Nothing here runs a model: whoever does, for one sequence (`generate.py`) or for
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from .rolling import Rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Scores, TokenLogprob
 from .sampling.sampler import Sampler
@@ -54,7 +56,8 @@ class Completion:
 
     `ids` are all ids generated, with the end-of-sequence token where there was one; `text` is what they say without
     special tokens, cut before a stop string. `finish_reason` is "stop" for an end-of-sequence token (also as the last
-    one that max_tokens allows) or a stop string, and "length" where max_tokens or the context ran out. `stop_reason` is
+    one that max_tokens allows) or a stop string, and "length" where max_tokens or the context ran out. `dropped_tokens`
+    are those of prompt and answer that the last token could not see, because the context was full. `stop_reason` is
     the stop string that cut the text, else the end-of-sequence id. `params` are the complete sampling values in use,
     the seed among them; `sampling` is the same as a record that JSON can hold, with the version of the engine, and
     `SamplingParams.from_dict` makes of it what gives the same ids again.
@@ -73,6 +76,7 @@ class Completion:
     timings: Timings
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    dropped_tokens: int = 0
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -89,6 +93,7 @@ class Piece:
     finish_reason: FinishReason | None = None
     completion: Completion | None = None
     logprobs: list[TokenLogprob] | None = None  # of `ids`, where asked for
+    dropped_tokens: int = 0  # of prompt and answer before it, which it could not see
 
 
 class TextDecoder(Protocol):
@@ -113,13 +118,16 @@ class Answer:
     def __init__(
         self, prompt_ids: list[int], sampler: Sampler, stop_ids: frozenset[int], decoder: TextDecoder, context: int
     ):
-        """`prompt_ids` are valid and no longer than `context`, which prompt and answer share.
+        """`prompt_ids` are valid and, unless the text rolls, no longer than `context`, which prompt and answer share.
 
         `sampler` begins after the prompt.
         """
         self.prompt_ids, self.sampler, self.ids = prompt_ids, sampler, []
         self.cached_tokens = 0  # of the prompt
-        params, room = sampler.params, context - len(prompt_ids)
+        self.dropped_tokens = 0  # told by whoever runs the model
+        params = sampler.params
+        self.rolling = Rolling(context, params.context_keep) if params.context_full == "roll" else None
+        room = math.inf if self.rolling else context - len(prompt_ids)
         self._left = room if params.max_tokens is None else min(params.max_tokens, room)  # tokens that may yet come
         self._stop_ids = frozenset() if params.ignore_eos else stop_ids
         self._decoder = decoder
@@ -181,9 +189,9 @@ class Answer:
         finish_reason: FinishReason = "length" if stop_reason is None else "stop"
         completion = Completion(
             "".join(self._texts), self.ids, self.prompt_ids, finish_reason, stop_reason, self.sampler.params,
-            self._timings(), self._scores.output, self._scores.prompt,
+            self._timings(), self._scores.output, self._scores.prompt, self.dropped_tokens,
         )  # fmt: skip
-        return Piece(rest.text, rest.ids, finish_reason, completion, rest.logprobs)
+        return Piece(rest.text, rest.ids, finish_reason, completion, rest.logprobs, self.dropped_tokens)
 
     def _note_time(self) -> None:
         now = time.perf_counter()
@@ -197,7 +205,7 @@ class Answer:
         self._texts.append(text)
         if self._first_text is None and text.strip():
             self._first_text = time.perf_counter() - self._start
-        return Piece(text, ids, logprobs=self._scores.last(len(ids)))
+        return Piece(text, ids, logprobs=self._scores.last(len(ids)), dropped_tokens=self.dropped_tokens)
 
     def _timings(self) -> Timings:
         spans = self._token_seconds

@@ -178,11 +178,13 @@ def greedy_params(params: SamplingParams) -> SamplingParams:
     of what was drawn from.
     """
     neutral = {name: off for step in STEPS if step not in GREEDY_STEPS for name, off in STEPS[step].items()}
-    for name, off in (neutral | {"temperature": 0.0, "stop": (), "logprobs_of": "model"}).items():
+    others = {"temperature": 0.0, "stop": (), "logprobs_of": "model", "context_full": "stop"}
+    limits = {"stop": "ends at end-of-sequence ids and max_tokens alone", "context_full": "stays within the context"}
+    for name, off in (neutral | others).items():
         value = getattr(params, name)
         if value is not None and value != off:
             shown = list(value) if isinstance(value, tuple) else value
-            why = "ends at end-of-sequence ids and max_tokens alone" if name == "stop" else "draws nothing"
+            why = limits.get(name, "draws nothing")
             raise BadRequest(f"{name} has no place in a beam search, which {why}; found {shown!r}", name)
     return params.with_overrides(
         temperature=0.0, **{name: off for name, off in neutral.items() if name != "temperature"}

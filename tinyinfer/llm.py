@@ -24,15 +24,18 @@ from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
 from .embedding import embed
 from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .fingerprint import adapters_fingerprint, fingerprints
 from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
 from .model.forward import Model
 from .model.tensors import collect_tensors
+from .rolling import check_rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
 from .sampling.plan import Vocabulary
 from .sampling.sampler import Sampler
+from .saved import SavedCache, bytes_of, restored, write_cache
 from .text.chat import ChatTemplate
 from .text.stream import StreamDecoder
 from .text.tokenizer import Tokenizer
@@ -174,6 +177,27 @@ class LLM:
         """A conversation or document that grows: its cache is kept from call to call."""
         return Session(self)
 
+    def save_cache(self, session: Session, file: str | os.PathLike) -> None:
+        """Write what a session holds to a file, for `load_cache`; an older file there is replaced when it is whole."""
+        write_cache(session._held, self._cache_key(session._held.adapters), self.path.name, file)
+
+    def load_cache(self, file: str | os.PathLike, adapters: Wish = None) -> Session:
+        """A session that holds what one held when it was saved, maybe by another process.
+
+        Raises `BadRequest` where it was saved with what makes other keys and values, saying what: another model,
+        tokenizer, chat template or dtype of the cache, or other adapters than `adapters`, by default the usual ones;
+        and `BadCheckpoint` where it is damaged, or no such file.
+        """
+        return self._restored(SavedCache.read(file), adapters)
+
+    def export_cache(self, session: Session) -> bytes:
+        """What `save_cache` writes, as bytes: for another process to `import_cache`."""
+        return bytes_of(session._held, self._cache_key(session._held.adapters), self.path.name)
+
+    def import_cache(self, content: bytes, adapters: Wish = None) -> Session:
+        """A session that holds what `export_cache` was given; raises as `load_cache`."""
+        return self._restored(SavedCache.from_bytes(content), adapters)
+
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
     ) -> Iterator[Piece]:
@@ -206,7 +230,8 @@ class LLM:
         """
         if type(n) is not int or n < 1:
             raise BadRequest(f"n should be a whole number from 1, found {n!r}", "n")
-        ids, params = self.prompt_ids(prompt), self.resolved_params(params, **overrides)
+        params = self.resolved_params(params, **overrides)
+        ids = self.prompt_ids(prompt, params)
         first, chosen = CachedSequence(self.model), self.adapters.chosen(adapters)
         pieces = self._answer(first, ids, params, chosen)
         began = next(pieces)  # the prompt has been run, and nothing after it
@@ -304,11 +329,11 @@ class LLM:
         """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""
         return self.tokenizer.encode(self.chat_template.render(messages, tools), add_special_tokens=False)
 
-    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def prompt_ids(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> list[int]:
         """A prompt as valid ids: text is tokenized, with one BOS where the tokenizer asks; an empty one becomes BOS.
 
         Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
-        `ContextOverflow` for one longer than the context.
+        `ContextOverflow` for one longer than the context, unless `params` say that it rolls.
         """
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         ids = self._checked_ids(ids, "text or a flat list of ids")
@@ -317,7 +342,8 @@ class LLM:
             if bos is None:
                 raise BadRequest("the prompt is empty, and the model has no BOS token to begin from", "prompt")
             ids = self._checked_ids([bos], "a BOS id")
-        if len(ids) > self.context:
+        rolls = params is not None and params.context_full == "roll"
+        if len(ids) > self.context and not rolls:
             both = f"{len(ids):,} tokens, more than the context of {self.context:,}"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         return ids
@@ -337,11 +363,27 @@ class LLM:
 
         `context`, by default the model's, is what prompt and answer share.
         Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
-        tokenizer where there is none.
+        tokenizer where there is none, and `BadRequest` where its text can't roll.
         """
         decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
         sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
-        return Answer(prompt_ids, sampler, self.stop_ids, decoder, context or self.context)
+        answer = Answer(prompt_ids, sampler, self.stop_ids, decoder, context or self.context)
+        if answer.rolling:
+            check_rolling(self.config, answer.rolling)
+        return answer
+
+    def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
+        chosen, session = self.adapters.chosen(adapters), self.session()
+        session._held = restored(self.model, saved, self._cache_key(chosen))
+        session._held.adapters = chosen
+        return session
+
+    def _cache_key(self, adapters: Sequence[tuple[Adapter, float]]) -> dict[str, str]:
+        return self._fingerprints | {"adapters": adapters_fingerprint(adapters)}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return fingerprints(self.checkpoint, self.model)
 
     def _text_decoder(self, params: SamplingParams) -> TextDecoder:
         if self._tokenizer is not None:
@@ -392,7 +434,7 @@ class Session:
 
     @property
     def cached_ids(self) -> list[int]:
-        """The ids whose keys and values are held."""
+        """The ids whose keys and values are held; of a text that rolls, also those that were dropped."""
         return list(self._held.ids)
 
     def stream(
@@ -406,7 +448,7 @@ class Session:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         params = self.llm.resolved_params(params, **overrides)
         chosen = self.llm.adapters.chosen(adapters)
-        return self.llm._answer(self._held, self.llm.prompt_ids(prompt), params, chosen)
+        return self.llm._answer(self._held, self.llm.prompt_ids(prompt, params), params, chosen)
 
     def generate(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any

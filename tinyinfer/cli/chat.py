@@ -18,7 +18,8 @@ from .options import (
     load_model,
     settle_model,
 )
-from .output import note, show, timing_lines
+from .output import dropped_line, note, show, timing_lines
+from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_sampling, sampling_params
 from .terminal import ReadLine, line_reader, read_turn
 
@@ -46,6 +47,7 @@ def chat_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")
     add_loading(parser, "show timings after every answer")
     add_sampling(parser)
+    add_prompt_cache(parser)
     parser.epilog = EPILOG
     return chat
 
@@ -61,8 +63,10 @@ def chat(args: argparse.Namespace) -> int:
         raise BadRequest(
             f"{args.model} has no chat template; it can only continue a text: tinyinfer run {args.model} PROMPT"
         )
-    chat = _Chat(Conversation(llm.session(), params, system), args, interactive)
-    return chat.run(line_reader(interactive))
+    session = open_session(llm, args)
+    code = _Chat(Conversation(session, params, system), args, interactive).run(line_reader(interactive))
+    keep_session(llm, session, args)
+    return code
 
 
 def _prepare_input() -> bool:
@@ -135,8 +139,10 @@ class _Chat:
     def finish(self, completion: Any) -> None:
         if not completion.text.endswith("\n"):
             show("\n")
+        note(*dropped_line(completion))
         if completion.finish_reason == "length":
-            full = len(completion.prompt_ids) + len(completion.ids) >= self.conversation.session.llm.context
+            filled = len(completion.prompt_ids) + len(completion.ids) >= self.conversation.session.llm.context
+            full = filled and completion.params.context_full == "stop"
             note("(cut: the context is full; /reset makes room)" if full else "(cut at --max-tokens)")
         if self.show_timings:
             note(*timing_lines(completion), "")

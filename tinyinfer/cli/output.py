@@ -28,7 +28,7 @@ TIMINGS = (
 
 def note(*lines: str) -> None:
     """Say something on standard error; nothing where that is closed, as print would then take standard output."""
-    if sys.stderr is not None:
+    if lines and sys.stderr is not None:
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
@@ -59,6 +59,15 @@ def timing_lines(completion: Completion) -> list[str]:
     return lines
 
 
+def dropped_line(completion: Completion) -> list[str]:
+    """That the context was full and the text went on without a part of it, where that is so."""
+    if not completion.dropped_tokens:
+        return []
+    total = len(completion.prompt_ids) + len(completion.ids)
+    gone = f"{completion.dropped_tokens:,} of {total:,} tokens, those after the first {completion.params.context_keep}"
+    return [f"(the context was full: the model no longer sees {gone})"]
+
+
 def _rate(per_second: float | None) -> str:
     return f" ({per_second:.1f} tokens/s)" if per_second else ""
 
@@ -85,6 +94,7 @@ def completion_record(completion: Completion, llm: LLM) -> dict[str, Any]:
         "ids": completion.ids,
         "prompt_ids": completion.prompt_ids,
         "finish_reason": completion.finish_reason,
+        "dropped_tokens": completion.dropped_tokens,
         "sampling": completion.sampling,
         "timings": {name: getattr(completion.timings, name) for name in TIMINGS},
     }

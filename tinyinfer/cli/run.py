@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import BadRequest
+from ..sampling import SamplingParams
 from .options import (
     Parser,
     add_loading,
@@ -18,7 +19,8 @@ from .options import (
     settle_model,
     text_argument,
 )
-from .output import beam_record, completion_record, note, sampling_line, show, show_json, timing_lines
+from .output import beam_record, completion_record, dropped_line, note, sampling_line, show, show_json, timing_lines
+from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_logprobs, add_sampling, sampling_params
 
 EARLY = {"true": True, "false": False, "never": "never"}  # what --early-stopping says
@@ -44,6 +46,7 @@ def run_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_loading(parser, "also show the prompt as the model reads it, and the sampling values in use")
     add_sampling(parser)
     add_logprobs(parser)
+    add_prompt_cache(parser)
     samples_help = "give so many answers, with the seed, the seed + 1, and so on; the prompt is run once"
     parser.add_argument("--samples", type=integer, metavar="N", help=samples_help)
     add_beams(parser)
@@ -75,12 +78,17 @@ def run(args: argparse.Namespace) -> int:
     if not args.json and (params.logprobs is not None or params.prompt_logprobs is not None):
         raise BadRequest("log-probabilities are written with --json only", "logprobs")
     search = _search(args)
+    if args.prompt_cache is not None and (search or args.samples is not None):
+        other = "--num-beams" if search else "--samples"
+        raise BadRequest(f"--prompt-cache keeps one text, and {other} makes several", "prompt_cache")
     llm = load_model(args)
-    ids = _prompt_ids(llm, prompt, args)
+    session = open_session(llm, args)
+    ids = _prompt_ids(llm, prompt, params, args)
     if search or args.samples is not None:
         completions = llm.beams(ids, params=params, **search) if search else llm.samples(ids, args.samples, params)
     else:
-        completions = [_read(llm.stream(ids, params), (lambda text: None) if args.json else show)]
+        completions = [_read(session.stream(ids, params), (lambda text: None) if args.json else show)]
+    keep_session(llm, session, args)
     several = args.samples is not None or args.num_return_sequences is not None
     if args.json:
         records = [(beam_record if search else completion_record)(completion, llm) for completion in completions]
@@ -95,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
         show("" if completion.text.endswith("\n") else "\n")
         if args.verbose:
             note("", f"prompt      {llm.tokenizer.decode(completion.prompt_ids)!r}", sampling_line(completion.params))
+        note(*dropped_line(completion))
         if not args.quiet:
             note("", *timing_lines(completion))
     return 0
@@ -114,13 +123,13 @@ def _search(args: argparse.Namespace) -> dict[str, Any]:
     return asked
 
 
-def _prompt_ids(llm: Any, prompt: str, args: argparse.Namespace) -> list[int]:
+def _prompt_ids(llm: Any, prompt: str, params: SamplingParams, args: argparse.Namespace) -> list[int]:
     has_template = llm.checkpoint.chat_template is not None
     if args.raw or not has_template:
         if args.system is not None:
             reason = "--raw switches it off" if has_template else "this model has none"
             raise BadRequest(f"--system needs a chat template, and {reason}", "system")
-        return llm.prompt_ids(prompt)
+        return llm.prompt_ids(prompt, params)
     if not prompt:
         raise BadRequest("the prompt is empty; give some text (with --raw, a model can begin from nothing)", "prompt")
     messages = [{"role": "user", "content": prompt}]

@@ -43,6 +43,7 @@ FLAGS: dict[tuple[str, ...], tuple[str, Callable, str, str]] = {
     ("--mirostat",): ("mirostat", integer, "N", "2: hold the text's surprise instead of truncating; 0 (default): off"),
     ("--mirostat-ent",): ("mirostat_tau", number, "BITS", "the surprise that mirostat aims at (default: 5)"),
     ("--mirostat-lr",): ("mirostat_eta", number, "X", "how fast it does (default: 0.1)"),
+    ("--keep",): ("context_keep", integer, "N", "with --context-shift: the first N tokens always stay (default: 4)"),
     ("--min-tokens",): ("min_tokens", integer, "N", "don't let the model end before N tokens"),
 }  # fmt: skip
 
@@ -55,7 +56,7 @@ LOGPROB_FLAGS: dict[tuple[str, ...], tuple[str, Callable, str, str]] = {
 OTHER_FLAGS = {
     "max_tokens": "-n", "seed": "--seed", "stop": "--stop", "ignore_eos": "--ignore-eos", "order": "--samplers",
     "dry_breakers": "--dry-sequence-breaker", "logit_bias": "--logit-bias", "banned_ids": "--banned-ids",
-    "allowed_ids": "--allowed-ids",
+    "allowed_ids": "--allowed-ids", "context_full": "--context-shift",
 }  # fmt: skip
 
 EPILOG = """\
@@ -108,6 +109,8 @@ def add_sampling(parser: Parser) -> None:
     add("-s", "--seed", type=integer, metavar="N", help="repeat the run that had this seed; -1, the default: a new one")
     add("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
     add("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
+    shift_help = "where the context is full, drop the older half of the text, but for --keep, and go on"
+    add("--context-shift", action="store_true", help=shift_help)
 
 
 def add_logprobs(parser: Parser) -> None:
@@ -135,7 +138,7 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
         "dry_breakers": _breakers(args.dry_sequence_breaker), "logit_bias": _biases(args.logit_bias),
         "banned_ids": _ids(args.banned_ids, "--banned-ids"), "allowed_ids": _ids(args.allowed_ids, "--allowed-ids"),
         "order": args.samplers and tuple(STEP_NAMES.get(name, name) for name in args.samplers.split(";")),
-        "stop": args.stop, "ignore_eos": args.ignore_eos,
+        "stop": args.stop, "ignore_eos": args.ignore_eos, "context_full": "roll" if args.context_shift else None,
     }  # fmt: skip
     return SamplingParams(**{name: value for name, value in values.items() if value is not None})
 

@@ -128,6 +128,8 @@ class Engine:
         if type(priority) is not int:
             raise BadRequest(f"priority should be a whole number, found {priority!r}", "priority")
         ids, params = llm.prompt_ids(prompt), llm.resolved_params(params, **overrides)
+        if params.context_full != "stop":
+            raise BadRequest("only a session's texts can outgrow the context, not those of an engine", "context_full")
         if len(ids) > self.context:
             both = f"{len(ids):,} tokens, more than the {self.context:,} that the key-value cache may hold"
             raise ContextOverflow(f"the prompt has {both}", "prompt")

@@ -80,6 +80,8 @@ class SamplingParams:
     logprobs              report log-probabilities of what was chosen and of so many likeliest tokens; None: of nothing
     prompt_logprobs       the same of the prompt's tokens
     logprobs_of           "model": of its logits as they are; "sampled": of what was drawn from, after all steps
+    context_full          "stop" ends the answer there; "roll" drops the older half of the text, and goes on
+    context_keep          so many first tokens of a text that rolls always stay
 
     Raises `BadRequest`, whose `parameter` names the field, for a value of the wrong kind or out of range, for an order
     that leaves out a step that is asked for, and for mirostat together with another truncation.
@@ -121,6 +123,8 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprobs_of: str = "model"
+    context_full: str = "stop"
+    context_keep: int = 4
 
     def __post_init__(self) -> None:
         """Check every field, and bring it to its plain Python type."""
@@ -257,6 +261,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "order": (checks.strings,), "seed": (checks.whole,), "stop": (checks.strings,), "ignore_eos": (checks.flag,),
     "logprobs": (checks.whole,), "prompt_logprobs": (checks.whole,),
     "logprobs_of": (checks.one_of, ("model", "sampled")),
+    "context_full": (checks.one_of, ("stop", "roll")), "context_keep": (checks.whole,),
 }  # fmt: skip
 
 # the fields that None would not stand for
