@@ -66,7 +66,7 @@ def load(
 
     A folder may be one that another program quantized, see `checkpoint/foreign`.
 
-    quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int8", "nf4", "int4-g128", ...
+    quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int5", "int8", "nf4", "int4-g128"
                   What has that form already is kept; what has another is made anew from what its codes say, which adds
                   one error to the other
     activations   what quantized weights are multiplied with: "int8", the default, rounded to 8 bits in groups of 32, or

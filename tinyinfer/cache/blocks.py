@@ -2,7 +2,7 @@
 
     positions of a sequence    0 1 2 3 | 4 5 6 7 | 8 9
     its block table               5    |    0    |  2       (block_size 4)
-    a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]
+    a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]     with room for more blocks
     a pool's values            [layers, kv_heads, blocks, block_size, head_dim]
     scales of each, for int8   [layers, kv_heads, blocks, block_size]
 
@@ -22,6 +22,7 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ import numpy as np
 from ..config import ModelConfig
 from ..errors import OutOfBlocks
 from .kept import Kept, as_kept, widened
+from .memory import RESERVES, untouched
 
 DEFAULT_BLOCK_SIZE = 32
 KV_DTYPES = ("float16", "float32", "int8")  # of keys and values; int8 has a scale, float32, for each head and token
@@ -52,6 +54,8 @@ class BlockPool:
         self.key_scales = self.value_scales = None
         if self.keys.dtype == np.int8:
             self.key_scales, self.value_scales = (np.empty((count, kv_heads, 0, block_size), np.float32) for _ in "kv")
+        self.room = 0  # blocks to have address space for from the first one on: that many can be had without copying
+        self._whole: list[np.ndarray | None] = []  # what the arrays are the first blocks of
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
         self._shared: dict[int, int] = {}  # how many sequences beyond the first hold a block; those of one are not here
         self._forget: dict[int, Callable[[], None]] = {}  # of the remembered blocks: what to call when one is taken
@@ -61,6 +65,11 @@ class BlockPool:
     def num_blocks(self) -> int:
         """How many blocks there are, used or free."""
         return self.keys.shape[2]
+
+    @property
+    def capacity(self) -> int:
+        """How many blocks there is room for: a head's first block comes so many after that of the head before it."""
+        return self._whole[0].shape[2] if self._whole else 0
 
     @property
     def num_free(self) -> int:
@@ -87,7 +96,7 @@ class BlockPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, used or free."""
+        """Bytes of all blocks, used or free; not of address space beyond them."""
         return sum(array.nbytes for array in self._arrays if array is not None)
 
     @property
@@ -165,14 +174,22 @@ class BlockPool:
         before = self.num_blocks
         if num_blocks <= before:
             return
-        # all are made before any is kept: there may be no memory for the last
-        grown = [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
-        self.keys, self.values, self.key_scales, self.value_scales = grown
+        if num_blocks > self.capacity:
+            self._whole = self._with_room(num_blocks)
+        parts = [None if whole is None else whole[:, :, :num_blocks] for whole in self._whole]
+        self.keys, self.values, self.key_scales, self.value_scales = parts
         self.free(range(before, num_blocks))
+
+    def _with_room(self, num_blocks: int) -> list[np.ndarray | None]:
+        # all are made before any is kept: there may be no memory for the last
+        if self.room > num_blocks:
+            with suppress(MemoryError):  # no address space for so much: the pool grows by copying
+                return [None if array is None else self._grown(array, self.room) for array in self._arrays]
+        return [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
 
     def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
         layers, kv_heads, blocks, *block = old.shape
-        new = np.empty((layers, kv_heads, num_blocks, *block), old.dtype)
+        new = (untouched if self.room else np.empty)((layers, kv_heads, num_blocks, *block), old.dtype)
         new[:, :, :blocks] = old
         return new
 
@@ -185,9 +202,15 @@ def layer_places(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 class KVCache:
-    """All keys and values a model holds, for any number of sequences; `dtype` is one of KV_DTYPES."""
+    """All keys and values a model holds, for any number of sequences; `dtype` is one of KV_DTYPES.
 
-    def __init__(self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32"):
+    `room` is a number of tokens: where the system allows, pools grow to as many without copying, in address space that
+    is set aside when the first block is needed. Memory is used as blocks are.
+    """
+
+    def __init__(
+        self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32", room: int = 0
+    ):
         self.block_size, self.dtype = block_size, dtype
         windows = [layer.window for layer in config.layers]
         layers: dict[int | None, list[int]] = {}
@@ -195,6 +218,8 @@ class KVCache:
             layers.setdefault(window, []).append(number)
         shape = *config.cache_shape, block_size
         self.pools = [BlockPool(numbers, window, *shape, dtype) for window, numbers in layers.items()]
+        for pool in self.pools:
+            pool.room = -(-room // block_size) if RESERVES else 0
 
     def sequence(self) -> Sequence:
         """A new, empty sequence."""

@@ -120,5 +120,5 @@ class Step:
             pool = table.pool
             arrays = pool.keys, pool.values, pool.key_scales, pool.value_scales
             addresses = [0 if array is None else address(array) for array in arrays]
-            places += [address(blocks), *addresses, table.first, pool.num_blocks, pool.block_size]
+            places += [address(blocks), *addresses, table.first, pool.capacity, pool.block_size]
         return places

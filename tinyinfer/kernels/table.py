@@ -32,7 +32,7 @@ OWN_ROWS = 4  # steps of up to this many rows: working them out twice costs less
 # A row of the chunk table: the rows it has, the position of the first; tiles of queries and stretches of the past that
 # they look at, in all up to and with this chunk; stretches of one tile; where its rows' states begin, of NUM_STATES, or
 # -1 where none are kept; and from POOLS on for each pool of blocks: addresses of the block table, of keys and of
-# values, and of their scales; the first block held; how many blocks the pool has.
+# values, and of their scales; the first block held; how many blocks the pool has room for.
 FIRST_ROW, END_ROW, START, END_LOOK, STRETCHES, FIRST_STATE, POOLS = range(7)
 BLOCK_TABLE, KEYS, VALUES, KEY_SCALES, VALUE_SCALES, FIRST_BLOCK, NUM_BLOCKS, BLOCK_SIZE, POOL_WIDTH = range(9)
 

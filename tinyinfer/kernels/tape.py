@@ -30,6 +30,7 @@ PIECE_BYTES = 1 << 15  # of a weight, claimed by a thread at a time
 STORED = {np.dtype(np.float32): "float32", BFLOAT16: "bfloat16", np.dtype(np.float16): "float16"}
 PACKED = {
     ("int4", "float16"): "int4",
+    ("int5", "float16"): "int5",
     ("int8", "float16"): "int8",
     ("int8", "float32"): "int8_row",
     ("nf4", "float16"): "nf4",

@@ -87,7 +87,7 @@ class Model:
 
     def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:
         """An empty cache, of what this model keeps."""
-        return kv.KVCache(self.config, block_size, self.kv_dtype)
+        return kv.KVCache(self.config, block_size, self.kv_dtype, self.config.context)
 
     def forward(self, chunks: Sequence[Chunk]) -> np.ndarray:
         """Run new tokens through the model: float32 [rows, vocab], the wanted rows of each chunk in order.
