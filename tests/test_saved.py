@@ -298,7 +298,7 @@ def test_a_damaged_file_is_refused_with_its_name(content: bytes):
         "id 275 is outside": {"arrays": {"ids": np.where(ids == ids[3], np.int32(275), ids)}},
         "it holds 520 tokens, more than the model's 128": {"arrays": {"ids": np.tile(ids, 10)}},
         "state: context_keep should be a number up to 18": {"state": "52 52 20 19 0 0"},
-        "layers.2.keys: expected at most 51 tokens, found the shape [52, 2, 10]": {"arrays": {"ids": ids[:-1]}},
+        "layers.0.keys: expected at most 51 tokens, found the shape [52, 2, 10]": {"arrays": {"ids": ids[:-1]}},
         "layers.2.keys: 52 of 53 tokens, fewer than the layer looks at": {"arrays": {"ids": np.append(ids, ids[:1])}},
         "layers.1.values is missing": {"arrays": {"layers.1.values": None}},
         "'layers.3.keys' belongs to no layer": {"arrays": {"layers.3.keys": np.zeros((52, 2, 10), np.float32)}},
@@ -312,7 +312,7 @@ def test_a_damaged_file_is_refused_with_its_name(content: bytes):
         "state: '52 52 20 4 8 21' is none": {"state": "52 52 20 4 8 21"},
         "state: '52 52 60 4 28 60' is none": {"state": "52 52 60 4 28 60"},
         "state: '52 52 500 4 0 0' is none": {"state": "52 52 500 4 0 0"},
-        "layers.2.keys: expected at most 44 tokens": {"state": "52 52 20 4 8 20"},
+        "layers.0.keys: expected at most 44 tokens": {"state": "52 52 20 4 8 20"},
     }
     for said, changes in cases.items():
         found = refused(changed(content, **changes))

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from .beams import Beam
     from .engine import Engine
     from .errors import TinyinferError
-    from .llm import LLM, Session, load
+    from .llm import LLM, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
+    from .session import Session
     from .speculative.drafter import Drafter
     from .speculative.model import ModelDrafter
     from .speculative.ngram import NgramDrafter
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
+    "load": "llm", "LLM": "llm", "Session": "session", "SamplingParams": "sampling", "TinyinferError": "errors",
     "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Drafter": "speculative.drafter", "ModelDrafter": "speculative.model", "NgramDrafter": "speculative.ngram",
     "Engine": "engine", "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",

@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .adapters import Adapters, Folders, Wish
-from .answer import Answer, Completion, Piece, TextDecoder
+from .answer import Completion, Piece
+from .asking import Asking, Message, Prompt, Tools, overridden
 from .beams import Beam, BeamSearch, beams, greedy_params
 from .cache import KV_DTYPES
 from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
-from .config import ModelConfig, read_config, token_ids
-from .constraints.constraint import Constraint
-from .constraints.grammars import Grammars
+from .config import read_config
 from .embedding import embed
-from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .errors import BadRequest
 from .fingerprint import adapters_fingerprint, fingerprints
 from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
 from .model.forward import Model
 from .model.tensors import collect_tensors
-from .rolling import check_rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
 from .sampling.plan import Vocabulary
-from .sampling.sampler import Sampler
 from .saved import SavedCache, bytes_of, restored, write_cache
+from .session import Session, last
 from .speculative.choose import drafter_for
 from .speculative.drafter import Drafter
 from .speculative.speculation import Speculation
-from .text.chat import ChatPrompt, ChatTemplate, chat_prompt
-from .text.markup import Markup, MarkupDecoder, Said
-from .text.stream import StreamDecoder
-from .text.tokenizer import Tokenizer
-
-Message = Mapping[str, Any]  # {"role": ..., "content": ...}
-Tools = Sequence[Mapping[str, Any]]  # as in OpenAI's API
-Prompt = str | Sequence[int] | ChatPrompt
 
 
 def load(
@@ -101,7 +88,7 @@ def load(
     return llm
 
 
-class LLM:
+class LLM(Asking):
     """A loaded model. Calls do not share state: each has a cache of its own, unless it goes through a `session`.
 
     checkpoint       what the files say
@@ -124,52 +111,19 @@ class LLM:
         """Take a checkpoint's weights as they are, mapped; see `load`."""
         if kv_dtype not in KV_DTYPES:
             raise BadRequest(f"kv_dtype should be one of {', '.join(KV_DTYPES)}, found {kv_dtype!r}", "kv_dtype")
-        self.checkpoint = checkpoint
         with naming(checkpoint.source):
-            self.config = read_config(checkpoint.config)
-            tensors = collect_tensors(self.config, checkpoint.tensors)
-        self.context = _checked_context(context, self.config)
+            config = read_config(checkpoint.config)
+            tensors = collect_tensors(config, checkpoint.tensors)
+        super().__init__(checkpoint, config, context)
         self.unused_tensors = tensors.unused
         self.model = Model(self.config, tensors, kv_dtype=kv_dtype, threads=threads)
         self.adapters = Adapters(self.model)
         self.drafter: Drafter | None = None
         self._drafters: dict[str, Drafter | None] = {}
-        also = token_ids(checkpoint.generation_config.get("eos_token_id"), "generation_config.json: eos_token_id")
-        self.stop_ids = frozenset(self.config.eos_ids + also)
-        if self._tokenizer is not None:
-            self.stop_ids |= self._tokenizer.stop_ids
-            _give_memory_back()
         if self.unused_tensors:
             shown = ", ".join(self.unused_tensors[:8])
             more = f" and {len(self.unused_tensors) - 8} more" if len(self.unused_tensors) > 8 else ""
             warnings.warn(f"{checkpoint.source}: tensors that the model does not read: {shown}{more}", stacklevel=3)
-
-    @property
-    def path(self) -> Path:
-        """The folder or file that the model came from."""
-        return self.checkpoint.source
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer | None:
-        return None if self.checkpoint.tokenizer_json is None else Tokenizer.from_checkpoint(self.checkpoint)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Text to ids and back. Raises where the model came without one, saying what was looked for."""
-        return self._tokenizer or Tokenizer.from_checkpoint(self.checkpoint)
-
-    @cached_property
-    def chat_template(self) -> ChatTemplate:
-        """The model's own template. Raises `TemplateError` where it has none."""
-        if self.checkpoint.chat_template is None:
-            raise TemplateError(f"{self.path}: this model has no chat template, so it can only continue a prompt")
-        return ChatTemplate(self.checkpoint.chat_template, self.tokenizer.special_tokens)
-
-    @cached_property
-    def tool_template(self) -> ChatTemplate:
-        """The template for conversations with tools, which a few models have beside the other."""
-        source = self.checkpoint.tool_template
-        return ChatTemplate(source, self.tokenizer.special_tokens) if source else self.chat_template
 
     def load_adapter(self, folder: str | os.PathLike, name: str | None = None) -> str:
         """Have a LoRA adapter at hand, a folder as PEFT saves it; gives its name, by default the folder's own.
@@ -244,7 +198,7 @@ class LLM:
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """Continue a prompt, text or ids; see `stream`."""
-        return _last(self.stream(prompt, params, **overrides))
+        return last(self.stream(prompt, params, **overrides))
 
     def samples(
         self,
@@ -268,10 +222,10 @@ class LLM:
         pieces = self._answer(first, prompt, params, chosen, drafter=drafter)
         began = next(pieces)  # the prompt has been run, and nothing after it
         branches = [first.fork() for _ in range(n - 1)]
-        found = [began.completion or _last(pieces)]
+        found = [began.completion or last(pieces)]
         for i, branch in enumerate(branches, 1):
             of_branch = params.with_overrides(seed=params.seed + i)
-            found.append(_last(self._answer(branch, prompt, of_branch, chosen, drafter=drafter)))
+            found.append(last(self._answer(branch, prompt, of_branch, chosen, drafter=drafter)))
         return found
 
     def beams(
@@ -295,7 +249,7 @@ class LLM:
         """
         search = BeamSearch(num_beams, length_penalty, early_stopping, num_return_sequences)
         ids, chosen = self.prompt_ids(prompt), self.adapters.chosen(adapters)
-        params = greedy_params(_overridden(params, overrides)).resolved(self.checkpoint.generation_config)
+        params = greedy_params(overridden(params, overrides)).resolved(self.checkpoint.generation_config)
         vocabulary = Vocabulary(self.config.vocab_size, self.stop_ids, self._dry_breakers(params))
         held = CachedSequence(self.model)
         return beams(
@@ -372,43 +326,7 @@ class LLM:
         **overrides: Any,
     ) -> Completion:
         """Answer a conversation; see `chat_stream`."""
-        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
-
-    def chat_prompt(
-        self, messages: Sequence[Message], tools: Tools | None = None, tool_format: str | None = None
-    ) -> ChatPrompt:
-        """What a conversation becomes: ids, and how the answer is to be read; see `chat_stream`."""
-        template = self.tool_template if tools else self.chat_template
-        return chat_prompt(template, self.tokenizer, messages, tools, tool_format)
-
-    def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
-        """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""
-        return self.chat_prompt(messages, tools).ids
-
-    def prompt_ids(self, prompt: Prompt, params: SamplingParams | None = None) -> list[int]:
-        """A prompt as valid ids: text is tokenized, with one BOS where the tokenizer asks; an empty one becomes BOS.
-
-        Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
-        `ContextOverflow` for one longer than the context, unless `params` say that it rolls.
-        """
-        if isinstance(prompt, ChatPrompt):
-            prompt = prompt.ids
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        ids = self._checked_ids(ids, "text or a flat list of ids")
-        if not ids:
-            bos = self._tokenizer and self._tokenizer.bos_token_id
-            if bos is None:
-                raise BadRequest("the prompt is empty, and the model has no BOS token to begin from", "prompt")
-            ids = self._checked_ids([bos], "a BOS id")
-        rolls = params is not None and params.context_full == "roll"
-        if len(ids) > self.context and not rolls:
-            both = f"{len(ids):,} tokens, more than the context of {self.context:,}"
-            raise ContextOverflow(f"the prompt has {both}", "prompt")
-        return ids
-
-    def resolved_params(self, params: SamplingParams | None = None, **overrides: Any) -> SamplingParams:
-        """The complete sampling values: what was said, else what the model advises, else neutral."""
-        return _overridden(params, overrides).resolved(self.checkpoint.generation_config)
+        return last(self.chat_stream(messages, params, tools, tool_format, **overrides))
 
     def chosen_drafter(self, speculate: Any = None) -> Drafter | None:
         """What drafts a request's text, by what it says, see `stream`; None where nothing does.
@@ -441,24 +359,6 @@ class LLM:
         drafts = drafter is not None and not answer.rolling
         return generate(held, answer, adapters, Speculation(drafter, answer, self.stop_ids) if drafts else None)
 
-    def new_answer(
-        self, prompt: Prompt, params: SamplingParams, context: int | None = None, graphemes: bool = False
-    ) -> Answer:
-        """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
-
-        `context`, by default the model's, is what prompt and answer share; for `graphemes` see `stream`.
-        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, a constraint that can't be
-        compiled, or a text that can't roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
-        """
-        ids = self.prompt_ids(prompt, params)
-        decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
-        vocab_size, constraint = self.config.vocab_size, self.constraint(params)
-        sampler = Sampler(params, vocab_size, ids, self.stop_ids, breakers, constraint)
-        answer = Answer(ids, sampler, self.stop_ids, decoder, context or self.context)
-        if answer.rolling:
-            check_rolling(self.config, answer.rolling)
-        return answer
-
     def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
         chosen, session = self.adapters.chosen(adapters), self.session()
         session._held = restored(self.model, saved, self._cache_key(chosen))
@@ -471,156 +371,3 @@ class LLM:
     @cached_property
     def _fingerprints(self) -> dict[str, str]:
         return fingerprints(self.checkpoint, self.model)
-
-    def _text_decoder(self, prompt: Prompt, params: SamplingParams, graphemes: bool) -> TextDecoder:
-        if self._tokenizer is not None:
-            markup = prompt.markup if isinstance(prompt, ChatPrompt) else Markup()
-            shown = frozenset(map(self._tokenizer.id_of, markup.special))
-            return MarkupDecoder(StreamDecoder(self._tokenizer, params.stop, shown, graphemes), markup)
-        if params.stop:
-            raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
-        return _NoText()
-
-    def constraint(self, params: SamplingParams) -> Constraint | None:
-        """Which ids an answer may consist of, at its beginning; None where `params` leave it free.
-
-        Raises `BadRequest` for what can't be compiled, `UnsupportedModel` where there is no tokenizer, and
-        `MissingExtra` where llguidance is not installed.
-        """
-        return None if params.constrained_by is None else self._grammars.constraint(params)
-
-    @cached_property
-    def _grammars(self) -> Grammars:
-        if self._tokenizer is None:
-            raise UnsupportedModel(f"{self.path}: a constraint needs a tokenizer, and this model came without one")
-        return Grammars(self._tokenizer, self.config.vocab_size, self.stop_ids)
-
-    def _dry_breakers(self, params: SamplingParams) -> list[tuple[int, ...]]:
-        """The ids of DRY's breakers: every token that holds the text of one, and the tokens of one that takes several.
-
-        A model without a tokenizer has no texts, and so none.
-        """
-        if not params.dry_multiplier or self._tokenizer is None:
-            return []
-        found = [(id,) for text in params.dry_breakers for id in self._tokenizer.ids_with(text)]
-        spelled = (self._tokenizer.encode(text, add_special_tokens=False) for text in params.dry_breakers)
-        return found + [tuple(ids) for ids in spelled if len(ids) > 1]
-
-    def _checked_ids(self, ids: Any, expected: str, parameter: str = "prompt") -> list[int]:
-        try:
-            array = np.asarray(ids)
-        except ValueError:  # lists of different lengths
-            array = np.array(None)
-        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            raise BadRequest(f"expected {expected}, found {repr(ids)[:80]}", parameter)
-        outside = array[(array < 0) | (array >= self.config.vocab_size)]
-        if outside.size:
-            raise BadRequest(f"id {outside[0]} is outside the vocabulary of {self.config.vocab_size:,}", parameter)
-        return array.tolist()
-
-
-class Session:
-    """Calls that share a cache: whatever begins as the last call did, prompt and answer, is not computed again.
-
-    That holds as long as the adapters are the same.
-    One answer at a time: a stream that is read on after another call was begun raises `BadRequest`. Threads that
-    generate at the same time take a session each.
-    """
-
-    def __init__(self, llm: LLM):
-        self.llm = llm
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self._held = CachedSequence(self.llm.model)
-
-    @property
-    def cached_ids(self) -> list[int]:
-        """The ids whose keys and values are held; of a text that rolls, also those that were dropped."""
-        return list(self._held.ids)
-
-    def stream(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        adapters: Wish = None,
-        graphemes: bool = False,
-        speculate: Any = None,
-        **overrides: Any,
-    ) -> Iterator[Piece]:
-        """As `LLM.stream`; the prompt is all of the text, not only what is new."""
-        params = self.llm.resolved_params(params, **overrides)
-        chosen = self.llm.adapters.chosen(adapters)
-        drafter = self.llm.chosen_drafter(speculate)
-        return self.llm._answer(self._held, prompt, params, chosen, graphemes, drafter)
-
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
-        """As `LLM.generate`; the prompt is all of the text, not only what is new."""
-        return _last(self.stream(prompt, params, **overrides))
-
-    def chat_stream(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        tools: Tools | None = None,
-        tool_format: str | None = None,
-        **overrides: Any,
-    ) -> Iterator[Piece]:
-        """As `LLM.chat_stream`; the messages are all of the conversation, not only the new one."""
-        return self.stream(self.llm.chat_prompt(messages, tools, tool_format), params, **overrides)
-
-    def chat(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams | None = None,
-        tools: Tools | None = None,
-        tool_format: str | None = None,
-        **overrides: Any,
-    ) -> Completion:
-        """As `LLM.chat`; the messages are all of the conversation, not only the new one."""
-        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
-
-
-class _NoText:
-    """The text of a model without a tokenizer."""
-
-    stop = None
-
-    def push(self, id: int) -> Said:
-        """Nothing."""
-        return Said()
-
-    def finish(self, cut: bool) -> Said:
-        """Nothing."""
-        return Said()
-
-
-def _overridden(params: SamplingParams | None, overrides: Mapping[str, Any]) -> SamplingParams:
-    if not isinstance(params, SamplingParams | None):
-        raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
-    return (params or SamplingParams()).with_overrides(**overrides)
-
-
-def _last(pieces: Iterator[Piece]) -> Completion:
-    completion = None
-    for piece in pieces:
-        completion = piece.completion
-    return completion
-
-
-def _give_memory_back() -> None:
-    """Let go of what reading a vocabulary has freed: glibc would keep it, 26 MB for 49,152 tokens, 63 for 151,936."""
-    with suppress(OSError, AttributeError, TypeError):  # other systems do so by themselves, or have no such call
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _checked_context(context: int | None, config: ModelConfig) -> int:
-    if context is None:
-        return config.context
-    longest = config.longest_context
-    if type(context) is not int or not 1 <= context <= longest:
-        expected = f"a whole number from 1 to the model's {longest:,}"
-        raise BadRequest(f"context should be {expected}, found {context!r}", "context")
-    return context

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tinyinfer.answer import Answer
+from tinyinfer.asking import NoText
 from tinyinfer.errors import SamplingError
-from tinyinfer.llm import _NoText
 from tinyinfer.sampling import SamplingParams
 from tinyinfer.sampling.sampler import Sampler
 from tinyinfer.speculative.draft import ROOT, Draft, Walk, walk
@@ -17,7 +17,7 @@ VOCAB = 8
 
 def answer(**params) -> Answer:
     sampler = Sampler(SamplingParams(temperature=0, **params), VOCAB)
-    return Answer([0], sampler, frozenset({7}), _NoText(), 100)
+    return Answer([0], sampler, frozenset({7}), NoText(), 100)
 
 
 def rows(*ids: int) -> np.ndarray:

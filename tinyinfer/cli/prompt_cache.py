@@ -10,7 +10,8 @@ from ..errors import BadRequest
 from .options import Parser
 
 if TYPE_CHECKING:
-    from ..llm import LLM, Session
+    from ..llm import LLM
+    from ..session import Session
 
 
 def add_prompt_cache(parser: Parser) -> None:

@@ -26,7 +26,8 @@ from .request import Event, Request
 from .runner import Runner
 
 if TYPE_CHECKING:
-    from ..llm import LLM, Prompt
+    from ..asking import Prompt
+    from ..llm import LLM
 
 CACHE_BYTES = 2**30  # of keys and values, where nothing is said: or one whole context, if that is more
 
