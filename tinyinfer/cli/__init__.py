@@ -10,6 +10,7 @@
     merge.py        merge: a model and adapters to one model
     info.py         info: a model's facts, and what fits into this machine's memory
     bench.py        bench: speed, beside what the machine could do
+    lab.py          lab: the course's measurements, each a command
     perplexity.py   perplexity: of a text, and how far one model is from another
     sampling.py     sampling: what each parameter does; and the flags of sampling
     tokenize.py     tokenize: text to ids
@@ -39,13 +40,14 @@ COMMANDS = {  # name: (module, usage, what it does)
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
     "convert": (
         "models",
-        "convert MODEL FOLDER",
+        "convert MODEL OUT",
         "turn a GGUF file, or a folder of any kind, into a plain one or one of ours",
     ),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
     "merge": ("merge", "merge MODEL OUT --lora PATH", "add LoRA adapters to a model's weights"),
     "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
     "perplexity": ("perplexity", "perplexity MODEL --text FILE", "measure how surprised a model is by a text"),
+    "lab": ("lab", "lab [NAME]", "run a measurement of the course on this machine"),
     "sampling": ("sampling", "sampling", "show what each sampling parameter does"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }
