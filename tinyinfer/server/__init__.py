@@ -11,7 +11,7 @@
     metrics.py    /metrics
     app.py        all of these put together
     run.py        a socket, a server, signals
-    page.html     the chat at /
+    page.html     the chat at /; page.py sends it
 
 Needs the extra `serve`: starlette, uvicorn and prometheus-client.
 """

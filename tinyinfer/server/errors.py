@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import BadRequest, ContextOverflow, MissingExtra, SamplingError, TinyinferError, UnsupportedModel
@@ -63,8 +63,6 @@ async def answer_error(request: Request, error: Exception) -> Response:
     """For Starlette: any error that a route raises."""
     if isinstance(error, HTTPException):
         error = _of_router(request, error)
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)  # nobody reads it
     return refusal_of(error).response()
 
 
