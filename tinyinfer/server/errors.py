@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -86,3 +87,13 @@ def json_bytes(value: Any) -> bytes:
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
     return Response(json_bytes(value), status, dict(headers or {}), "application/json")
+
+
+@contextmanager
+def named(names: dict[str, str]) -> Iterator[None]:
+    """Errors name a parameter as the sender does."""
+    try:
+        yield
+    except BadRequest as error:
+        error.parameter = names.get(error.parameter, error.parameter)
+        raise

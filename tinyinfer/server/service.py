@@ -14,13 +14,14 @@ from ..engine import Engine
 from ..engine.request import Event, Request
 from ..errors import BadRequest, QueueFull
 from .asked import Asked
-from .errors import Refusal
+from .errors import Refusal, named
 from .metrics import Metrics
 
 if TYPE_CHECKING:
     from ..llm import LLM
     from ..text.tokenizer import Tokenizer
 
+FORMS = ("json", "json_schema")  # what response_format becomes
 LOADING, READY, DRAINING = "loading", "ready", "draining"
 WEIGHT = 0.2  # of the newest answer in the mean time of one
 
@@ -49,7 +50,8 @@ class Service:
 
     @property
     def state(self) -> str:
-        """LOADING, READY or DRAINING."""
+        """FORMS = ("json", "json_schema")  # what response_format becomes
+        LOADING, READY or DRAINING."""
         if self.draining:
             return DRAINING
         return READY if self.engine else LOADING
@@ -103,11 +105,13 @@ class Service:
         most = self._how.get("queue")
         if most is not None and len(asked.prompts) > engine.slots + most:
             raise BadRequest(f"prompt holds {len(asked.prompts):,} prompts, more than can wait here", "prompt")
-        how = {"n": asked.n, "adapters": asked.adapters, "priority": asked.priority}
+        how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes")}
         if asked.messages is None:
             return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
-        with named({"prompt": "messages"}):
-            return [engine.prepare(engine.llm.chat_ids(asked.messages), asked.params, **how)]
+        names = {"prompt": "messages"} | (dict.fromkeys(FORMS, "response_format") if asked.response_format else {})
+        with named(names):
+            prompt = engine.llm.chat_prompt(asked.messages, asked.tools, asked.tool_format)
+            return [engine.prepare(prompt, asked.params, **how)]
 
     @asynccontextmanager
     async def running(self, requests: list[Request]) -> AsyncIterator[AsyncIterator[tuple[int, Piece]]]:
@@ -147,13 +151,3 @@ async def _pieces(queue: asyncio.Queue[Event], firsts: dict[int, int], count: in
             raise event.error
         count -= event.piece.completion is not None
         yield firsts[event.id] + event.index, event.piece
-
-
-@contextmanager
-def named(names: dict[str, str]) -> Iterator[None]:
-    """Errors name a parameter as the sender does."""
-    try:
-        yield
-    except BadRequest as error:
-        error.parameter = names.get(error.parameter, error.parameter)
-        raise
