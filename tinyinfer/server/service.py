@@ -16,12 +16,13 @@ from ..errors import BadRequest, QueueFull
 from .asked import Asked
 from .errors import Refusal, named
 from .metrics import Metrics
+from .tools import calling
 
 if TYPE_CHECKING:
     from ..llm import LLM
     from ..text.tokenizer import Tokenizer
 
-FORMS = ("json", "json_schema")  # what response_format becomes
+FORMS = ("json", "json_schema")  # what response_format and tool_choice become
 LOADING, READY, DRAINING = "loading", "ready", "draining"
 WEIGHT = 0.2  # of the newest answer in the mean time of one
 
@@ -50,7 +51,7 @@ class Service:
 
     @property
     def state(self) -> str:
-        """FORMS = ("json", "json_schema")  # what response_format becomes
+        """FORMS = ("json", "json_schema")  # what response_format and tool_choice become
         LOADING, READY or DRAINING."""
         if self.draining:
             return DRAINING
@@ -108,10 +109,14 @@ class Service:
         how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes")}
         if asked.messages is None:
             return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
-        names = {"prompt": "messages"} | (dict.fromkeys(FORMS, "response_format") if asked.response_format else {})
-        with named(names):
+        return [self._prepare_chat(engine, asked, how)]
+
+    def _prepare_chat(self, engine: Engine, asked: Asked, how: dict[str, Any]) -> Request:
+        form = "tools" if asked.must_call else "response_format" if asked.response_format else None
+        with named({"prompt": "messages"} | (dict.fromkeys(FORMS, form) if form else {})):
             prompt = engine.llm.chat_prompt(asked.messages, asked.tools, asked.tool_format)
-            return [engine.prepare(prompt, asked.params, **how)]
+            params = calling(asked.params, prompt, asked.tools) if asked.must_call else asked.params
+            return engine.prepare(prompt, params, **how)
 
     @asynccontextmanager
     async def running(self, requests: list[Request]) -> AsyncIterator[AsyncIterator[tuple[int, Piece]]]:
