@@ -95,7 +95,7 @@ def add_loading(parser: Parser, verbose: str) -> None:
     add("-c", "--ctx-size", "--context", dest="context", type=integer, metavar="N", help=context_help)
     add("-t", "--threads", type=integer, metavar="N", help="threads to compute with (default: all cores)")
     add_kv_dtype(parser)
-    add("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
+    add("--quantize", metavar="FORM", help="round the weights at load: int4, int5, int8, nf4, int4-g128, ...")
     activations_help = "what quantized weights are multiplied with (default: int8; f32 with TINYINFER_KERNELS=numpy)"
     add("--activations", choices=("int8", "f32"), help=activations_help)
     add_lora(parser)
@@ -186,6 +186,7 @@ def load_model(args: argparse.Namespace) -> LLM:
         kv_dtype=args.kv_dtype,
         threads=args.threads,
         lora=lora_scales(args) or None,
+        speculate=getattr(args, "wish", None),
     )
 
 

@@ -106,7 +106,7 @@ class Service:
         most = self._how.get("queue")
         if most is not None and len(asked.prompts) > engine.slots + most:
             raise BadRequest(f"prompt holds {len(asked.prompts):,} prompts, more than can wait here", "prompt")
-        how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes")}
+        how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes", "speculate")}
         if asked.messages is None:
             return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
         return [self._prepare_chat(engine, asked, how)]
