@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
@@ -97,7 +97,7 @@ class Engine:
         if not slowdown >= 1:
             raise BadRequest(f"slowdown should be a number from 1, found {slowdown!r}", "slowdown")
         self.llm = llm
-        self._slots, self._most_waiting, self._step_tokens = slots, queue, step_tokens
+        self.slots, self._most_waiting, self._step_tokens = slots, queue, step_tokens
         self._cache = llm.model.new_cache()
         self.context = self._limited(kv_cache_bytes)
         self._prefixes = PrefixTree(self._cache) if prefix_cache else None
@@ -130,6 +130,24 @@ class Engine:
         others, which are sure to count, fill them as well as drafts. Raises as `LLM.stream` does, and `QueueFull` where
         too many wait.
         """
+        how = {"n": n, "adapters": adapters, "priority": priority, "graphemes": graphemes, "speculate": speculate}
+        request = self.prepare(prompt, params, **how, **overrides)
+        self.enqueue([request])
+        return request.id
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        n: int = 1,
+        adapters: Wish = None,
+        priority: int = 0,
+        graphemes: bool = False,
+        speculate: Any = None,
+        **overrides: Any,
+    ) -> Request:
+        """All of `add` that takes time, tokenizing among it: a request for `enqueue`, which holds nobody up."""
         llm = self.llm
         _check("n", n, 1, None)
         if type(priority) is not int:
@@ -144,19 +162,25 @@ class Engine:
         seeds = [params.with_overrides(seed=params.seed + i) for i in range(n)]
         asked = prompt if isinstance(prompt, ChatPrompt) else ids
         answers = [llm.new_answer(asked, each, self.context, graphemes) for each in seeds]
+        id = next(self._ids)
+        first, *others = (
+            Request(id, index, answer, CachedSequence(llm.model, self._cache.sequence()), chosen, priority)
+            for index, answer in enumerate(answers)
+        )
+        for request in (first, *others) if drafter else ():
+            request.speculation = Speculation(drafter, request.answer, llm.stop_ids)
+        first.siblings = others
+        return first
+
+    def enqueue(self, requests: Sequence[Request]) -> None:
+        """Let prepared requests wait for their turns: all of them, or none and `QueueFull`."""
         with self._lock:
-            if self._most_waiting is not None and len(self._waiting) >= self._most_waiting + self._free_slots:
-                raise QueueFull(f"{len(self._waiting)} requests wait already, as many as may")
-            id = next(self._ids)
-            first, *others = (
-                Request(id, index, answer, CachedSequence(llm.model, self._cache.sequence()), chosen, priority)
-                for index, answer in enumerate(answers)
-            )
-            for request in (first, *others) if drafter else ():
-                request.speculation = Speculation(drafter, request.answer, llm.stop_ids)
-            first.siblings = others
-            insort(self._waiting, first, key=_rank)
-        return id
+            if self._most_waiting is not None:
+                room = self._most_waiting + self._free_slots - len(self._waiting)
+                if len(requests) > room:
+                    raise QueueFull(f"{len(self._waiting)} requests wait already: there is no room for {len(requests)}")
+            for request in requests:
+                insort(self._waiting, request, key=_rank)
 
     def cancel(self, id: int) -> None:
         """Forget a request: at the next step it gives back all it has. One that is done or unknown is no error."""
@@ -258,7 +282,7 @@ class Engine:
 
     @property
     def _free_slots(self) -> int:
-        return max(self._slots - len(self._running), 0)
+        return max(self.slots - len(self._running), 0)
 
     def _drop_cancelled(self) -> None:
         with self._lock:
