@@ -94,7 +94,7 @@ class Engine:
         if not slowdown >= 1:
             raise BadRequest(f"slowdown should be a number from 1, found {slowdown!r}", "slowdown")
         self.llm = llm
-        self._slots, self._most_waiting, self._step_tokens = slots, queue, step_tokens
+        self.slots, self._most_waiting, self._step_tokens = slots, queue, step_tokens
         self._cache = llm.model.new_cache()
         self.context = self._limited(kv_cache_bytes)
         self._prefixes = PrefixTree(self._cache) if prefix_cache else None
@@ -244,7 +244,7 @@ class Engine:
 
     @property
     def _free_slots(self) -> int:
-        return max(self._slots - len(self._running), 0)
+        return max(self.slots - len(self._running), 0)
 
     def _drop_cancelled(self) -> None:
         with self._lock:
