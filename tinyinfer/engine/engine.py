@@ -176,7 +176,7 @@ class Engine:
     ) -> list[Completion]:
         """Answer many prompts; the completions come in the order of the prompts.
 
-        Raises what any of them raises, and `BadRequest` where the engine has other requests, whose events would be lost.
+        Raises what any of them raises, and `BadRequest` where the engine has other requests, whose events would go.
         """
         if self.busy:
             raise BadRequest("generate_many needs an engine that has nothing else to do")
