@@ -54,6 +54,10 @@ class Answers:
         """How many requests are answered."""
         return len(self._ids)
 
+    def __contains__(self, id: str) -> bool:
+        """Whether the request of that id is answered."""
+        return id in self._ids
+
     def has(self, request: BatchRequest) -> bool:
         """Whether a request is answered.
 

@@ -35,6 +35,7 @@ class BatchRequest:
     url: str
     body: dict[str, Any]
     error: BadRequest | None = None
+    offset: int = 0  # where the line begins, in bytes
 
 
 def read_requests(path: Path) -> Iterator[BatchRequest]:
@@ -43,8 +44,8 @@ def read_requests(path: Path) -> Iterator[BatchRequest]:
     Of all that was read only the custom_ids are remembered: one that was there before is an error of its line.
     """
     seen: set[str] = set()
-    for number, raw in _lines(path):
-        request = _request(number, raw)
+    for number, offset, raw in _lines(path):
+        request = request_at(number, raw, offset)
         if request.custom_id in seen:
             error = BadRequest(f"line {number:,}: custom_id {request.custom_id!r} was given before", "custom_id")
             request = _bad(number, raw, request.custom_id, error)
@@ -58,20 +59,23 @@ def count_requests(path: Path) -> int:
     return sum(1 for _ in _lines(path))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers; of one that is too long, more than may be and not all of it."""
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Lines that are not blank, after their numbers and where they begin; of one that is too long, not all of it."""
     with path.open("rb") as file:
         number = 0
-        while raw := file.readline(LONGEST_LINE + 1):
-            number += 1
+        while True:
+            offset, number = file.tell(), number + 1
+            if not (raw := file.readline(LONGEST_LINE + 1)):
+                return
             rest = raw
             while not rest.endswith(b"\n") and (rest := file.readline(LONGEST_LINE)):
                 pass
             if raw.strip():
-                yield number, raw
+                yield number, offset, raw
 
 
-def _request(number: int, raw: bytes) -> BatchRequest:
+def request_at(number: int, raw: bytes, offset: int = 0) -> BatchRequest:
+    """What one line asks, whatever stands in others."""
     custom_id = None
     try:
         if len(raw) > LONGEST_LINE:
@@ -81,7 +85,7 @@ def _request(number: int, raw: bytes) -> BatchRequest:
         url, body = _checked(found)
     except BadRequest as error:
         return _bad(number, raw, custom_id, BadRequest(f"line {number:,}: {error}", error.parameter))
-    return BatchRequest(number, _id(raw.strip()), custom_id, url, body)
+    return BatchRequest(number, _id(raw.strip()), custom_id, url, body, offset=offset)
 
 
 def _object(raw: bytes) -> dict[str, Any]:
