@@ -75,7 +75,7 @@ def answer(requests: Iterable[BatchRequest], engine: Engine, bodies: Bodies) -> 
                     yield told
             if not window.open:
                 return
-            for event in engine.step():
+            for event in engine.step_now(in_no_hurry=True):
                 if (told := window.take(event)) is not None:
                     yield told
     finally:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import BadRequest
-from .options import Parser, add_loading, integer, limit_threads, load_model, model_name
+from .options import Parser, add_loading, integer, limit_threads, load_model, loading, model_name
 from .output import note, progress_bars
+
+if TYPE_CHECKING:
+    from ..batch import Answers, Counts
 
 EPILOG = """\
 Each line of IN is a request in OpenAI's batch form,
@@ -44,11 +48,82 @@ def batch_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 
 def batch(args: argparse.Namespace) -> int:
     """Answer what is not answered yet, and say what became of all."""
-    from ..batch import Answers, count_requests, read_requests, run_batch
+    from ..batch.requests import count_requests
 
     source, out = _settle(args)
+    limit_threads(args)
     total = count_requests(source)
     args.model = args.model or _named_model(source)
-    name = args.alias or model_name(args.model)
+    args.alias = args.alias or model_name(args.model)
+    from ..batch.answers import Answers
+
     with Answers(out) as answers:
-        counts = _on_ray(args, source, answers, name) if args.ray else _here(args, source, answers, name)
+        counts = (_on_ray if args.ray else _here)(args, source, answers)
+        done = _shown(counts, total, args.quiet)
+    if not args.quiet:
+        before = f", {done.before:,} were there before" if done.before else ""
+        note(f"{done.answered:,} answered, {done.refused:,} refused{before}")
+    print(out)
+    return 0
+
+
+def _settle(args: argparse.Namespace) -> tuple[Path, Path]:
+    """IN and OUT; what stands before them is the model."""
+    paths = list(args.paths)
+    if len(paths) == 3:
+        if args.model is not None:
+            raise BadRequest(f"two models were given, {paths[0]!r} and {args.model!r}", "model")
+        args.model = paths.pop(0)
+    if len(paths) != 2:
+        raise BadRequest(f"expected [MODEL] IN OUT, found {' '.join(args.paths)}")
+    source, out = map(Path, paths)
+    if out.exists() and out.samefile(source):
+        raise BadRequest(f"{out}: the answers can't be written into the file of requests")
+    return source, out
+
+
+def _named_model(source: Path) -> str:
+    """What the first request that can be read names."""
+    from ..batch.requests import read_requests
+
+    for request in read_requests(source):
+        name = request.body.get("model")
+        if request.error is None and isinstance(name, str) and name:
+            return name
+        if request.error is None:
+            break
+    raise BadRequest(f"{source}: no model was given, and the first request names none", "model")
+
+
+def _here(args: argparse.Namespace, source: Path, answers: Answers) -> Iterator[Counts]:
+    llm = load_model(args)
+    from ..batch.job import run_batch
+    from ..batch.requests import read_requests
+    from ..engine import Engine
+
+    engine = Engine(llm, slots=args.slots, kv_cache_bytes=args.kv_cache_bytes)
+    yield from run_batch(read_requests(source), answers, engine, args.alias)
+    if args.verbose:
+        load = engine.load
+        note(f"{load.prompt_tokens:,} prompt tokens, {load.cached_tokens:,} of them cached; {load.new_tokens:,} new ones")
+
+
+def _on_ray(args: argparse.Namespace, source: Path, answers: Answers) -> Iterator[Counts]:
+    from ..batch.on_ray import Recipe, run_on_ray
+
+    model = Path(args.model)
+    recipe = Recipe(
+        str(model.resolve()) if model.exists() else args.model, args.alias, loading(args),
+        {"slots": args.slots, "kv_cache_bytes": args.kv_cache_bytes},
+    )  # fmt: skip
+    return run_on_ray(source, answers, recipe, args.ray)
+
+
+def _shown(counts: Iterator[Counts], total: int, quiet: bool) -> Counts:
+    """The last counts, when all are done."""
+    shown = 0
+    with progress_bars(quiet)("requests", total, "") as bar:
+        for found in counts:
+            bar.update(found.done - shown)
+            shown = found.done
+    return found
