@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .answer import Completion, Piece, Timings
+    from .beams import Beam
     from .engine import Engine
     from .errors import TinyinferError
     from .llm import LLM, Session, load
@@ -26,12 +27,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
-    "Completion": "answer", "Piece": "answer", "Timings": "answer",
+    "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Engine": "engine", "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
 }  # fmt: skip
 
 __all__ = [
     "LLM",
+    "Beam",
     "Completion",
     "Engine",
     "Piece",

@@ -1,15 +1,18 @@
-"""Files and folders that are either whole or not there."""
+"""Files and folders that are either whole or not there, and notes that stand in a file's place."""
 
 from __future__ import annotations
 
 import errno
 import glob
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from .errors import BadCheckpoint
 
 try:
     import fcntl
@@ -85,3 +88,17 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+POINTER_BYTES = 1024  # a Git LFS pointer has fewer
+
+
+def refuse_pointer(path: str | os.PathLike, begin: bytes) -> None:
+    """Raise `BadCheckpoint` where a file, of which `begin` is the beginning, is a Git LFS pointer: a repository was
+    cloned without what its large files hold. https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+    """
+    if begin[:POINTER_BYTES].startswith(b"version https://git-lfs.github.com/spec/"):
+        size = re.search(rb"\nsize ([0-9]{1,18})\n", begin[:POINTER_BYTES])
+        of = f" of {int(size[1]):,} bytes" if size else ""
+        todo = "run `git lfs pull` in its folder, or fetch the model with `tinyinfer pull`"
+        raise BadCheckpoint(f"{path}: only a Git LFS pointer to a file{of}; {todo}")

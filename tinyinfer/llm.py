@@ -6,7 +6,7 @@ import ctypes
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ import numpy as np
 
 from .adapters import Adapters, Folders, Wish
 from .answer import Answer, Completion, Piece, TextDecoder
+from .beams import Beam, BeamSearch, beams, greedy_params
 from .cache import KV_DTYPES
 from .cached_sequence import CachedSequence
 from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
-from .checkpoint.source import Checkpoint, dequantized, open_checkpoint
+from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
-from .errors import BadCheckpoint, BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .embedding import embed
+from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
@@ -29,6 +31,7 @@ from .model.forward import Model
 from .model.tensors import collect_tensors
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
+from .sampling.plan import Vocabulary
 from .sampling.sampler import Sampler
 from .text.chat import ChatTemplate
 from .text.stream import StreamDecoder
@@ -107,7 +110,7 @@ class LLM:
         if kv_dtype not in KV_DTYPES:
             raise BadRequest(f"kv_dtype should be one of {', '.join(KV_DTYPES)}, found {kv_dtype!r}", "kv_dtype")
         self.checkpoint = checkpoint
-        with _naming(checkpoint.source):
+        with naming(checkpoint.source):
             self.config = read_config(checkpoint.config)
             tensors = collect_tensors(self.config, checkpoint.tensors)
         self.context = _checked_context(context, self.config)
@@ -213,6 +216,32 @@ class LLM:
             found.append(_last(self._answer(branch, ids, params.with_overrides(seed=params.seed + i), chosen)))
         return found
 
+    def beams(
+        self,
+        prompt: str | Sequence[int],
+        num_beams: int,
+        params: SamplingParams | None = None,
+        *,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        num_return_sequences: int = 1,
+        adapters: Wish = None,
+        **overrides: Any,
+    ) -> list[Beam]:
+        """The likeliest continuations that a beam search finds, best first, each with its `score`; see `beams.py`.
+
+        What `BeamSearch` says of the first arguments holds; `overrides` are fields of SamplingParams. Nothing is drawn,
+        whatever the model's generation_config advises, and nothing can be streamed, since which text wins is known
+        when all is done. Raises as `stream` does, and `BadRequest` for what only a draw goes by, as a temperature, and
+        for stop strings.
+        """
+        search = BeamSearch(num_beams, length_penalty, early_stopping, num_return_sequences)
+        ids, chosen = self.prompt_ids(prompt), self.adapters.chosen(adapters)
+        params = greedy_params(_overridden(params, overrides)).resolved(self.checkpoint.generation_config)
+        vocabulary = Vocabulary(self.config.vocab_size, self.stop_ids, self._dry_breakers(params))
+        held = CachedSequence(self.model)
+        return beams(held, ids, params, search, vocabulary, lambda: self._text_decoder(params), self.context, chosen)
+
     def score(self, prompt: str | Sequence[int], continuation: str | Sequence[int], adapters: Wish = None) -> Score:
         """How likely a continuation is after a prompt, by the model's raw distribution.
 
@@ -229,6 +258,24 @@ class LLM:
         scores = Scores(SamplingParams(prompt_logprobs=0), ids)
         CachedSequence(self.model).prefill(ids, self.adapters.chosen(adapters), scores.read_prompt)
         return Score(tuple(scores.prompt[len(before) :]))
+
+    def embed(
+        self,
+        texts: str | Sequence[str] | Sequence[Sequence[int]],
+        pooling: str = "mean",
+        normalize: bool = True,
+        adapters: Wish = None,
+    ) -> np.ndarray:
+        """A vector for each text, or list of ids: float32 [n, hidden]; a lone text counts as a list of one.
+
+        See `embedding.embed` for the other arguments. Texts are tokenized as prompts are. Raises `BadRequest` where
+        there is no text, for an id outside the vocabulary and for another pooling, `ContextOverflow` for a text longer
+        than the context.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        if not texts:
+            raise BadRequest("expected at least one text, found none", "texts")
+        return embed(self.model, list(map(self.prompt_ids, texts)), pooling, normalize, self.adapters.chosen(adapters))
 
     def chat_stream(
         self,
@@ -277,9 +324,7 @@ class LLM:
 
     def resolved_params(self, params: SamplingParams | None = None, **overrides: Any) -> SamplingParams:
         """The complete sampling values: what was said, else what the model advises, else neutral."""
-        if not isinstance(params, SamplingParams | None):
-            raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
-        return (params or SamplingParams()).with_overrides(**overrides).resolved(self.checkpoint.generation_config)
+        return _overridden(params, overrides).resolved(self.checkpoint.generation_config)
 
     def _answer(
         self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
@@ -404,6 +449,12 @@ class _NoText:
         return ""
 
 
+def _overridden(params: SamplingParams | None, overrides: Mapping[str, Any]) -> SamplingParams:
+    if not isinstance(params, SamplingParams | None):
+        raise BadRequest(f"params should be SamplingParams, found {type(params).__name__}", "params")
+    return (params or SamplingParams()).with_overrides(**overrides)
+
+
 def _last(pieces: Iterator[Piece]) -> Completion:
     completion = None
     for piece in pieces:
@@ -415,17 +466,6 @@ def _give_memory_back() -> None:
     """Let go of what reading a vocabulary has freed: glibc would keep it, 26 MB for 49,152 tokens, 63 for 151,936."""
     with suppress(OSError, AttributeError, TypeError):  # other systems do so by themselves, or have no such call
         ctypes.CDLL(None).malloc_trim(0)
-
-
-@contextmanager
-def _naming(source: Path) -> Iterator[None]:
-    """Errors of what a model's files hold say which model it is."""
-    try:
-        yield
-    except (BadCheckpoint, UnsupportedModel) as error:
-        if str(source) in str(error):
-            raise
-        raise type(error)(f"{source}: {error}") from None
 
 
 def _checked_context(context: int | None, config: ModelConfig) -> int:

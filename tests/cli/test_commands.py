@@ -73,7 +73,7 @@ def test_version():
         (["info", "/no/such/folder"], "/no/such/folder"),
         (["tokenize", "nosuchmodel", "x"], "nosuchmodel"),
         (["convert", "/no/such.gguf", "out"], "/no/such.gguf"),
-        (["convert", "a.gguf"], "required: FOLDER"),
+        (["convert", "a.gguf"], "required: OUT"),
         (["convert", "a.gguf", "b", "--dtype", "int3"], "invalid choice: 'int3'"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.chain_models import say, write_chain_model
 from tests.cli.commands import COMMAND, environment, refused, tinyinfer
+from tinyinfer.cli import main
 
 # After a rendered chat, which ends in a newline, the model says "Hi!"; after a bare "a" it says "bcd".
 CHAIN = say("Hi!") | say("bcd", after="a")
@@ -69,6 +70,40 @@ def test_max_tokens_and_stop(models):
     assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("bc", "length")
     done = tinyinfer("run", models / "hi", "a", "--raw", "--json", "--stop", "cd")
     assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("b", "stop")
+
+
+def test_the_best_of_a_beam_search(models):
+    argv = ["run", models / "hi", "a", "--raw", "-n", "9", "--num-beams", "3"]
+    done = tinyinfer(*argv)
+    assert (done.returncode, done.stdout) == (0, "bcd\n")
+    assert "decode" in done.stderr
+    record = json.loads(tinyinfer(*argv, "--json", "--length-penalty", "0", "--early-stopping", "true").stdout)
+    assert (record["text"], record["finish_reason"]) == ("bcd", "stop")
+    expected = {"num_beams": 3, "length_penalty": 0.0, "early_stopping": True, "num_return_sequences": 1}
+    assert record["beam_search"] == expected
+    assert record["score"] < 0
+    several = tinyinfer(*argv, "--num-return-sequences", "2", "-q")
+    assert several.stdout.startswith("bcd\n")
+    assert several.stdout.count("\n") == 2
+    assert [line.split(", ")[0] for line in several.stderr.splitlines()] == ["beam 1 of 2", "beam 2 of 2"]
+    records = json.loads(tinyinfer(*argv, "--num-return-sequences", "2", "--json").stdout)
+    assert records[0]["score"] >= records[1]["score"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--length-penalty", "2"], "--length-penalty is about a beam search: give --num-beams as well"),
+        (["--num-beams", "2", "--samples", "2"], "--samples draws and --num-beams does not"),
+        (["--num-beams", "0"], "num_beams should be a whole number from 1"),
+        (["--num-beams", "2", "--temp", "1"], "temperature has no place in a beam search"),
+        (["--num-beams", "2", "--early-stopping", "sometimes"], "--early-stopping"),
+    ],
+    ids=str,
+)
+def test_beam_searches_that_are_refused(models, flags, words, capsys):
+    assert main(["run", str(models / "hi"), "a", "--raw", *flags]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_verbose_shows_the_prompt_as_the_model_read_it(models):

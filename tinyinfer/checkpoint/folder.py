@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadCheckpoint, ModelNotFound, UnsupportedModel
+from ..files import POINTER_BYTES, refuse_pointer
 from .foreign import OURS, foreign_tensors, quantization_method
 from .quantized import packed_tensors
 from .safetensors import open_safetensors, read_metadata
@@ -53,6 +54,7 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
         return missing
     except (OSError, UnicodeDecodeError) as error:
         raise BadCheckpoint(f"{path}: can't be read: {error}") from None
+    refuse_pointer(path, text[:POINTER_BYTES].encode())
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

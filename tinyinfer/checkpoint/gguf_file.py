@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadCheckpoint, MissingExtra, UnsupportedModel
+from ..files import POINTER_BYTES, refuse_pointer
 from .safetensors import BFLOAT16
 
 # name -> (type number in the file, values a block, bytes a block)
@@ -150,6 +151,7 @@ class _Reader:
         self.path, self.view, self.offset = path, memoryview(data), 0
 
     def check_magic(self) -> None:
+        refuse_pointer(self.path, bytes(self.view[:POINTER_BYTES]))
         if bytes(self.view[:4]) != b"GGUF":
             raise BadCheckpoint(f"{self.path}: not a GGUF file: it begins with {bytes(self.view[:4])!r}")
         self.offset = 4

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadCheckpoint, UnsupportedModel
-from ..files import replaced_when_done
+from ..files import POINTER_BYTES, refuse_pointer, replaced_when_done
 
 MAX_HEADER_BYTES = 10_000_000  # some 80,000 tensors; reading more would take seconds before anything is checked
 
@@ -156,6 +156,8 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     if size < 8:
         raise BadCheckpoint(f"{path}: not a safetensors file: {size} bytes, shorter than the 8-byte header length")
     with open(path, "rb") as file:
+        refuse_pointer(path, file.read(POINTER_BYTES))
+        file.seek(0)
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_HEADER_BYTES:
             raise BadCheckpoint(f"{path}: header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadRequest, ModelNotFound
+from ..errors import BadCheckpoint, BadRequest, ModelNotFound, UnsupportedModel
 from ..files import DISK_FULL, held, remove_stale, replaced_when_done
 from ..progress import Progress, silent
 from ..quant import Form, PackedWeight, dequantize, dequantize_rows
@@ -160,6 +160,17 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     if path.exists():
         raise ModelNotFound(f"{path}: expected a Hugging Face folder or a .gguf file")
     raise ModelNotFound(f"{path}: no such folder or file")
+
+
+@contextmanager
+def naming(source: Path) -> Iterator[None]:
+    """Errors of what a model's files hold say which model it is."""
+    try:
+        yield
+    except (BadCheckpoint, UnsupportedModel) as error:
+        if str(source) in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from None
 
 
 def round_to(dtype: str, array: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@
     merge.py        merge: a model and adapters to one model
     info.py         info: a model's facts, and what fits into this machine's memory
     bench.py        bench: speed, beside what the machine could do
+    lab.py          lab: the course's measurements, each a command
     perplexity.py   perplexity: of a text, and how far one model is from another
     sampling.py     sampling: what each parameter does; and the flags of sampling
     batch.py        batch: a file of requests to a file of answers
@@ -39,7 +40,7 @@ COMMANDS = {  # name: (module, usage, what it does)
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),
     "convert": (
         "models",
-        "convert MODEL FOLDER",
+        "convert MODEL OUT",
         "turn a GGUF file, or a folder of any kind, into a plain one or one of ours",
     ),
     "quantize": ("quantize", "quantize MODEL OUT", "store a model's weights in fewer bits"),
@@ -48,6 +49,7 @@ COMMANDS = {  # name: (module, usage, what it does)
     "perplexity": ("perplexity", "perplexity MODEL --text FILE", "measure how surprised a model is by a text"),
     "batch": ("batch", "batch [MODEL] IN OUT", "answer a file of requests, in OpenAI's batch form"),
     "loadtest": ("loadtest", "loadtest URL", "measure how a server answers when many ask"),
+    "lab": ("lab", "lab [NAME]", "run a measurement of the course on this machine"),
     "sampling": ("sampling", "sampling", "show what each sampling parameter does"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),
 }

@@ -137,12 +137,11 @@ def scheme_rows(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def facts_of(path: Path, memory: int | None, kv_dtype: str = "float16") -> dict[str, Any]:
     """What is known of the model at `path` without reading weights; `memory` is how many bytes are free, if known."""
     from ..checkpoint.foreign import quantization_method
-    from ..checkpoint.source import dequantized, open_checkpoint, stored_bytes
-    from ..config import read_config
+    from ..checkpoint.source import stored_bytes
     from ..model.footprint import kv_bytes, kv_bytes_per_token, parameters, tokens_that_fit
+    from ..model.tensors import open_complete
 
-    checkpoint = open_checkpoint(path)
-    config = read_config(dequantized(checkpoint).config)
+    checkpoint, config = open_complete(path)
     sizes = stored_bytes(checkpoint.tensors)
     weights = sum(sizes.values())
     windows = {layer.window for layer in config.layers if layer.window}

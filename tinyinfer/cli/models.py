@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .options import Parser
+from .options import Parser, add_dtype, add_writing
 from .output import note, progress_bars, show_json, size
 
 if TYPE_CHECKING:
@@ -68,13 +68,8 @@ def _about(place: Place) -> str:
 
 def convert_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `convert`."""
-    file_help = "a .gguf file, a folder that any program quantized, or any other MODEL"
-    parser.add_argument("file", metavar="FILE", help=file_help)
-    parser.add_argument("folder", metavar="FOLDER", help="the folder to write; must not be there yet, or be empty")
-    dtypes = ("float32", "bfloat16", "float16")
-    dtype_help = "store all weights so, for other programs too (default: as they are; what is quantized stays so)"
-    parser.add_argument("--dtype", choices=dtypes, help=dtype_help)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    add_writing(parser, "a .gguf file, a folder that any program quantized, or a name from `tinyinfer list`")
+    add_dtype(parser, "what is quantized stays so", "store all weights so, for other programs too")
     return convert
 
 
@@ -82,9 +77,10 @@ def convert(args: argparse.Namespace) -> int:
     """Write a model as a Hugging Face style folder, and print where it is."""
     from ..checkpoint.places import find_model
     from ..checkpoint.quantized import write_quantized
-    from ..checkpoint.source import open_checkpoint, write_folder
+    from ..checkpoint.source import write_folder
+    from ..model.tensors import open_complete
 
-    checkpoint, progress = open_checkpoint(find_model(args.file)), progress_bars(args.quiet)
+    (checkpoint, _), progress = open_complete(find_model(args.model)), progress_bars(args.quiet)
     if args.dtype:
         write_folder(checkpoint, args.folder, args.dtype, progress)
     else:

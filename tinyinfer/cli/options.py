@@ -103,6 +103,19 @@ def add_loading(parser: Parser, verbose: str) -> None:
     add("-v", "--verbose", action="store_true", help=verbose)
 
 
+def add_writing(parser: Parser, model: str = "a name from `tinyinfer list`, a folder or a .gguf file") -> None:
+    """A model, and the folder that another one made of it goes to."""
+    parser.add_argument("model", metavar="MODEL", help=model)
+    parser.add_argument("folder", metavar="OUT", help="the folder to write; must not be there yet, or be empty")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def add_dtype(parser: Parser, quantized: str, what: str = "store all weights so") -> None:
+    """What plain weights are written as; `quantized` says what happens to the others by default."""
+    dtype_help = f"{what} (default: as they are; {quantized})"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=dtype_help)
+
+
 def add_lora(parser: Parser, required: bool = False) -> None:
     """Adapters, each with a scale of its own."""
     lora_help = "a LoRA adapter, a folder as PEFT saves it, at this scale (default: 1); may be given several times"

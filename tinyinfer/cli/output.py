@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..progress import Bar, Progress, silent
@@ -14,6 +15,7 @@ from ..sampling.params import GREEDY_STEPS, STEPS
 
 if TYPE_CHECKING:
     from ..answer import Completion
+    from ..beams import Beam
     from ..llm import LLM
     from ..sampling.logprobs import TokenLogprob
 
@@ -91,6 +93,11 @@ def completion_record(completion: Completion, llm: LLM) -> dict[str, Any]:
         if tokens is not None:
             record[name] = [token and _logprob_record(token, llm) for token in tokens]
     return record
+
+
+def beam_record(beam: Beam, llm: LLM) -> dict[str, Any]:
+    """The same of a beam search, with its score and what was searched."""
+    return completion_record(beam, llm) | {"score": beam.score, "beam_search": asdict(beam.search)}
 
 
 def _logprob_record(token: TokenLogprob, llm: LLM) -> dict[str, Any]:

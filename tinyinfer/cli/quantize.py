@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from .options import Parser, integer
+from .options import Parser, add_writing, integer
 from .output import note, progress_bars, size
 
 
 def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `quantize`."""
-    parser.add_argument("model", metavar="MODEL", help="a name from `tinyinfer list`, a folder or a .gguf file")
-    parser.add_argument("folder", metavar="OUT", help="the folder to write; must not be there yet, or be empty")
+    add_writing(parser)
     add = parser.add_argument
     add("--scheme", choices=("int4", "int8", "nf4"), default="int4", help="how matrices are stored (default: int4)")
     group_help = "weights that share a scale: int4 32, 64 or 128; int8 32, or 0 for a row; nf4 64 (default: the first)"
@@ -24,7 +23,6 @@ def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     table_help = "the embedding, where it is not the head too: likewise (default: as it is)"
     add("--embedding", metavar="KIND", help=table_help)
     add("--keep", metavar="REGEX", help="leave tensors as they are whose name this finds")
-    add("-q", "--quiet", action="store_true", help="no progress")
     parser.epilog = (
         "A matrix that is quantized already is kept where it has the form asked for; else it is made anew\n"
         "from what its codes say, and one error adds to the other."
@@ -38,9 +36,10 @@ def quantize(args: argparse.Namespace) -> int:
     from ..checkpoint.places import find_model
     from ..checkpoint.quantized import quantize_folder
     from ..checkpoint.source import open_checkpoint, stored_bytes, tensor_forms
+    from ..model.tensors import open_complete
 
     choices = ("scheme", "group_size", "symmetric", "double", "head", "embedding", "keep")
-    checkpoint = open_checkpoint(find_model(args.model))
+    checkpoint, _ = open_complete(find_model(args.model))
     quantize_folder(
         checkpoint, args.folder, progress_bars(args.quiet), **{name: getattr(args, name) for name in choices}
     )

@@ -14,11 +14,14 @@ from .options import (
     checked_text,
     integer,
     load_model,
+    number,
     settle_model,
     text_argument,
 )
-from .output import completion_record, note, sampling_line, show, show_json, timing_lines
+from .output import beam_record, completion_record, note, sampling_line, show, show_json, timing_lines
 from .sampling import add_logprobs, add_sampling, sampling_params
+
+EARLY = {"true": True, "false": False, "never": "never"}  # what --early-stopping says
 
 EPILOG = """\
 Where the model has a chat template, PROMPT is what a person says to it, and the model answers; with --raw, or without
@@ -43,8 +46,23 @@ def run_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_logprobs(parser)
     samples_help = "give so many answers, with the seed, the seed + 1, and so on; the prompt is run once"
     parser.add_argument("--samples", type=integer, metavar="N", help=samples_help)
+    add_beams(parser)
     parser.epilog = EPILOG
     return run
+
+
+def add_beams(parser: Parser) -> None:
+    """Beam search."""
+    group = parser.add_argument_group(
+        "beam search", "the likeliest of many texts, without chance; shown when all is done, since none is sure before"
+    )
+    add = group.add_argument
+    add("--num-beams", type=integer, metavar="N", help="follow N texts side by side")
+    penalty_help = "score a text by its sum of log-probabilities / length^X (default: 1; 0: the likeliest text)"
+    add("--length-penalty", type=number, metavar="X", help=penalty_help)
+    early_help = "stop at N texts that ended: true; when the rest look no better: false (default), or never, stricter"
+    add("--early-stopping", choices=tuple(EARLY), help=early_help)
+    add("--num-return-sequences", type=integer, metavar="N", help="give the N best (default: 1)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,19 +74,23 @@ def run(args: argparse.Namespace) -> int:
     prompt = text_argument(args.prompt_flag if args.prompt is None else args.prompt, args.file, "the prompt")
     if not args.json and (params.logprobs is not None or params.prompt_logprobs is not None):
         raise BadRequest("log-probabilities are written with --json only", "logprobs")
+    search = _search(args)
     llm = load_model(args)
     ids = _prompt_ids(llm, prompt, args)
-    if args.samples is None:
-        completions = [_read(llm.stream(ids, params), (lambda text: None) if args.json else show)]
+    if search or args.samples is not None:
+        completions = llm.beams(ids, params=params, **search) if search else llm.samples(ids, args.samples, params)
     else:
-        completions = llm.samples(ids, args.samples, params)
+        completions = [_read(llm.stream(ids, params), (lambda text: None) if args.json else show)]
+    several = args.samples is not None or args.num_return_sequences is not None
     if args.json:
-        records = [completion_record(completion, llm) for completion in completions]
-        show_json(records[0] if args.samples is None else records)
+        records = [(beam_record if search else completion_record)(completion, llm) for completion in completions]
+        show_json(records if several else records[0])
         return 0
     for i, completion in enumerate(completions):
-        if args.samples is not None:
-            note(f"sample {i + 1} of {len(completions)}, seed {completion.params.seed}")
+        if several:
+            which = f"score {completion.score:.4f}" if search else f"seed {completion.params.seed}"
+            note(f"{'beam' if search else 'sample'} {i + 1} of {len(completions)}, {which}")
+        if several or search:
             show(completion.text)
         show("" if completion.text.endswith("\n") else "\n")
         if args.verbose:
@@ -76,6 +98,20 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             note("", *timing_lines(completion))
     return 0
+
+
+def _search(args: argparse.Namespace) -> dict[str, Any]:
+    """What was asked of a beam search; nothing where none is wanted. Raises `BadRequest` for flags without one."""
+    names = "num_beams", "length_penalty", "early_stopping", "num_return_sequences"
+    asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if asked and args.num_beams is None:
+        first = next(iter(asked))
+        raise BadRequest(f"--{first.replace('_', '-')} is about a beam search: give --num-beams as well", first)
+    if asked and args.samples is not None:
+        raise BadRequest("--samples draws and --num-beams does not: give one of the two", "samples")
+    if "early_stopping" in asked:
+        asked["early_stopping"] = EARLY[asked["early_stopping"]]
+    return asked
 
 
 def _prompt_ids(llm: Any, prompt: str, args: argparse.Namespace) -> list[int]:

@@ -178,15 +178,15 @@ class Engine:
 
         Raises what any of them raises, and `BadRequest` where the engine has other requests, whose events would go.
         """
-        if self.busy:
-            raise BadRequest("generate_many needs an engine that has nothing else to do")
+        if self.busy or self._runner:
+            raise BadRequest("generate_many needs an engine that has nothing else to do, and no thread of its own")
         if "n" in overrides:
             raise BadRequest("generate_many gives one completion for each prompt; for more, give it more often", "n")
         wanted = [self.add(prompt, params, **overrides) for prompt in prompts]
         done: dict[int, Completion] = {}
         try:
             while len(done) < len(wanted):
-                for event in self.step():
+                for event in self.step_now(in_no_hurry=True):
                     if event.error and event.id in wanted:
                         raise event.error
                     if event.piece and event.piece.completion:
@@ -226,11 +226,11 @@ class Engine:
         if self._runner:
             self._runner.close(finish)
 
-    def step_now(self) -> list[Event]:
-        """`step`, for the thread that may."""
+    def step_now(self, in_no_hurry: bool = False) -> list[Event]:
+        """`step`, for the thread that may; `in_no_hurry` where nobody waits for pieces, but for the end of it all."""
         self._drop_cancelled()
         events = self._admit() + self._without_adapters()
-        parts = self._parts()
+        parts = self._parts(in_no_hurry)
         if parts:
             start = time.perf_counter()
             decoding = sum(part.request.decodes for part in parts)
@@ -284,12 +284,14 @@ class Engine:
         with self._lock:
             insort(self._waiting, request, key=_rank)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self, in_no_hurry: bool) -> list[Part]:
         """Who runs what: answers first, each its newest token, then prompts as far as the step's budget goes."""
         for request in self._running:
             request.outgrow()
         decoding = [request for request in self._running if request.decodes]
-        left = self._pace.prompt_tokens(len(decoding), self._step_tokens - len(decoding))
+        left = self._step_tokens - len(decoding)
+        if not in_no_hurry:
+            left = self._pace.prompt_tokens(len(decoding), left)
         parts = []
         for request in decoding + [request for request in self._running if not request.decodes]:
             most = 1 if request.decodes else min(request.pending, left)

@@ -42,6 +42,7 @@ class Request:
     siblings: Sequence[Request] = ()  # other answers to the same prompt, which begin when it has been run
     trail: Trail = field(default_factory=lambda: Trail(None))
     known: int = 0  # tokens that are rotated as in a text of this length: of the prompt, at first
+    told: int = 0  # after how many of the prompt's tokens the answer has read the logits
     done: bool = False
 
     def __post_init__(self) -> None:
@@ -117,10 +118,12 @@ class Request:
 
     def fed(self, ids: list[int], text_length: int, rows: np.ndarray, prefixes: PrefixTree | None) -> None:
         """The chunk was run and gave these logits; let other texts find what it left behind."""
+        new = rows[max(self.told - len(self.held.ids), 0) :]  # a prompt that lost its blocks is read again
         self.held.fed(ids, text_length)
-        if self.reads_prompt:
+        if self.reads_prompt and len(new):
+            self.told = len(self.held.ids)
             for each in (self, *self.siblings):
-                each.answer.read_prompt(rows)
+                each.answer.read_prompt(new)
         if prefixes is not None and self.held.is_as_cold:
             prefixes.extend(self.trail, self.held.sequence, self.held.ids)
 

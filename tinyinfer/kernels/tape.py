@@ -70,6 +70,8 @@ class Tape(AdaptedMaps):
         self._current: set[tuple[int, int]] = set()  # which of those are of what the buffer now holds
         self._last_head = 0  # the row of the table that the last operation is done with
         self._row_result: Array | None = None  # what the last operation wrote, if it goes row by row
+        self._vectors: Array | None = None  # what the layers work on
+        self._layers = 0, 0  # operations and twins up to the end of the layers
 
     def buffer(self, width: int, own: bool = False) -> Array:
         """A place for one operation's result and the next one's input."""
@@ -307,6 +309,10 @@ class Tape(AdaptedMaps):
 
         self._add("gather_row", [x, x.shape[1], out], twin, target=out, wanted=True)
 
+    def end_layers(self, vectors: Array) -> None:
+        """All that follows makes logits of `vectors`, a buffer: `run_layers` leaves it out."""
+        self._vectors, self._layers = vectors, (len(self._rows), len(self._twins))
+
     def finish(self, heads: int, dim: int) -> None:
         """The tape is complete."""
         self._shape = heads, dim
@@ -325,8 +331,16 @@ class Tape(AdaptedMaps):
 
     def run(self, step: Step) -> None:
         """Do everything, for the rows of this step."""
+        self._run(step, len(self._rows), len(self._twins))
+
+    def run_layers(self, step: Step) -> Array:
+        """Do what comes before logits; gives the vectors that the layers left, float32 [rows, width], a copy."""
+        self._run(step, *self._layers)
+        return self._vectors[: step.rows].copy()
+
+    def _run(self, step: Step, operations: int, twins: int) -> None:
         if not use_compiled():
-            for twin in self._twins:
+            for twin in self._twins[:twins]:
                 twin(step)
             return
         from .run import run
@@ -337,12 +351,13 @@ class Tape(AdaptedMaps):
         patience = team.ticks(PATIENCE_SECONDS)
         own_from = self.most_rows if (team.size - 1) * t.OWN_ROWS <= self._own_rows else None
         steps = step.registers(*self._shape, size, own_from)
-        counters = np.zeros(len(self._table) * (size + 1), np.int64)
+        counters = np.zeros(operations * (size + 1), np.int64)
+        table = self._table[:operations]  # what is looked up behind its end, the next weight, is still there
 
         def work(thread: int) -> None:
             # the step and the tape are named so that a thread which comes late still finds what there are addresses of
             if step and self:
-                run(self._table, self._table_numbers, steps, thread, counters, size, patience, team.waited)
+                run(table, self._table_numbers, steps, thread, counters, size, patience, team.waited)
 
         team.run(work, size)
         team.note(step.rows, int(team.waited[0]) - waited, time.perf_counter() - began)

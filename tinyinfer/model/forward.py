@@ -24,7 +24,7 @@ from ..errors import BadRequest
 from ..kernels.step import Step
 from ..kernels.tape import Tape
 from ..kernels.tape_grouped import GroupedTape
-from ..reference import softcap
+from ..reference import norm, softcap
 from .adapters import Adapter, adapted_layers
 from .layers import Layers, refuse_unsupported
 from .rope import rotary_angles
@@ -97,6 +97,27 @@ class Model:
         the last of positions that were learned, and where two chunks are of one sequence: each would overwrite what the
         other has stored. Raises `BadRequest` for an adapter that is not at hand (any more).
         """
+        with self._turn:  # numbers of adapters are those of the tape
+            step = self._begun(chunks)
+            self._tape.run(step)
+        for chunk in chunks:
+            chunk.sequence.advance(len(chunk.ids))
+        return softcap(step.logits, self.config.logit_softcap)
+
+    def hidden(self, chunks: Sequence[Chunk]) -> np.ndarray:
+        """The vectors after the last norm, from which logits would be made: float32 [new tokens, hidden], of all.
+
+        Which logits a chunk wants is no matter; otherwise as `forward`.
+        """
+        with self._turn:
+            vectors = self._tape.run_layers(self._begun(chunks))
+        for chunk in chunks:
+            chunk.sequence.advance(len(chunk.ids))
+        vectors *= np.float32(self.config.residual_scale)  # by which those of the layers are divided
+        return norm(self.config.norm, self.tensors.outer, "final_norm", vectors)
+
+    def _begun(self, chunks: Sequence[Chunk]) -> Step:
+        """The step of some chunks, checked, with room for what it stores."""
         if sum(len(chunk.ids) for chunk in chunks) > MOST_ROWS:
             raise ValueError(f"a step takes at most {MOST_ROWS} new tokens")
         if len({id(chunk.sequence) for chunk in chunks}) < len(chunks):
@@ -108,12 +129,7 @@ class Model:
             raise ValueError(f"the model has learned {self.config.max_positions} positions, found a text of {longest}")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
-        with self._turn:  # numbers of adapters are those of the tape
-            step = self._step(chunks)
-            self._tape.run(step)
-        for chunk in chunks:
-            chunk.sequence.advance(len(chunk.ids))
-        return softcap(step.logits, self.config.logit_softcap)
+        return self._step(chunks)
 
     def has(self, adapters: Sequence[tuple[Adapter, float]]) -> bool:
         """Whether a chunk could go through these adapters now."""

@@ -83,6 +83,7 @@ class Layers:
     def end(self, tensors: ModelTensors) -> None:
         """The vectors that are asked for become logits."""
         tape, outer, scale = self.tape, tensors.outer, self.config.logit_scale
+        tape.end_layers(self.x)
         last = tape.buffer(self.config.hidden_size, own=True)
         tape.gather(self.x, last)
         self._norm(last, outer, "final_norm", last, self.eps, scale, wanted=True)

@@ -6,14 +6,16 @@ are put in the order that the model turns them in; so nothing later has to ask h
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..checkpoint.safetensors import FLOAT_DTYPES, dtype_name, to_float32
-from ..config import LayerConfig, ModelConfig
+from ..checkpoint.source import Checkpoint, naming, open_checkpoint, tensor_layout
+from ..config import LayerConfig, ModelConfig, read_config
 from ..errors import BadCheckpoint, UnsupportedModel
 from ..quant import PackedWeight, dequantize, dequantize_rows, take_rows
 from ..quant.nf4 import expand_scales
@@ -59,70 +61,114 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model
     A head in the checkpoint is always used; where there is none, a tied model takes the embedding.
     Raises `BadCheckpoint` naming the first tensor that is missing or misshapen, `UnsupportedModel` one of no floats.
     """
+    used = check_tensors(config, tensor_layout(tensors))
     names = NAMES[config.architecture]
     prefix = tensor_prefix(names, tensors)
-    found = _Found(tensors)
-    outer = dict(_read(prefix, names.outer, outer_shapes(config), 1, found.take))
+    outer = dict(_read(prefix, names.outer, outer_shapes(config), 1, tensors))
     embedding = outer.pop("embedding")
-    heads = [name for name in names.heads if name in tensors]
-    head_name = heads[0] if heads else names.heads[0]
-    head = embedding if config.tied and not heads else found.take(head_name, embedding.shape)
+    head_name = _head_name(names, tensors)
+    head = tensors[head_name] if head_name in used else embedding
     if config.head_bias:
-        outer["head_bias"] = found.take(_bias_name(head_name), (config.vocab_size,))
-    layers = tuple(_layer(config, layer, names, f"{prefix}{names.layers}{i}.", found)
+        outer["head_bias"] = tensors[_bias_name(head_name)]
+    layers = tuple(_layer(config, layer, names, f"{prefix}{names.layers}{i}.", tensors)
                    for i, layer in enumerate(config.layers))  # fmt: skip
-    unused = tuple(name for name in tensors if name not in found.used and not BUFFERS.search(name))
+    unused = tuple(name for name in tensors if name not in used and not BUFFERS.search(name))
     return ModelTensors(embedding, head, outer, layers, config.experts.used if config.experts else 0, unused)
 
 
-def tensor_prefix(names: TensorNames, tensors: Mapping[str, Tensor]) -> str:
+def check_tensors(config: ModelConfig, layout: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> set[str]:
+    """The names of all tensors that `config` calls for, of a checkpoint whose dtypes and shapes are given.
+
+    Raises as `collect_tensors` does, without reading any.
+    """
+    used = set()
+    for name, shape in _needed(config, layout):
+        if name not in layout:
+            raise BadCheckpoint(f"tensor {name!r} is missing; expected shape {list(shape)}")
+        dtype, found = layout[name]
+        if found != shape:
+            raise BadCheckpoint(f"tensor {name!r}: expected shape {list(shape)}, found {list(found)}")
+        if dtype not in FLOAT_DTYPES:
+            raise UnsupportedModel(f"tensor {name!r}: {dtype_name(dtype)} weights can't be read yet")
+        used.add(name)
+    return used
+
+
+def open_complete(path: str | os.PathLike) -> tuple[Checkpoint, ModelConfig]:
+    """A model's files, and the facts that they say, where every tensor is there; no weights are read.
+
+    Raises as `open_checkpoint` and `collect_tensors` do.
+    """
+    checkpoint = open_checkpoint(path)
+    with naming(checkpoint.source):
+        config = read_config(checkpoint.config)
+        check_tensors(config, tensor_layout(checkpoint.tensors))
+    return checkpoint, config
+
+
+def tensor_prefix(names: TensorNames, tensors: Container[str]) -> str:
     """What the names of a checkpoint's tensors begin with."""
     return next((p for p in names.prefixes if p + names.outer["embedding"] in tensors), names.prefixes[0])
 
 
-class _Found:
-    """Takes tensors out of a checkpoint, and remembers which."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]):
-        self.tensors = tensors
-        self.used: set[str] = set()
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        if name not in self.tensors:
-            raise BadCheckpoint(f"tensor {name!r} is missing; expected shape {list(shape)}")
-        array = self.tensors[name]
-        if array.shape != shape:
-            raise BadCheckpoint(f"tensor {name!r}: expected shape {list(shape)}, found {list(array.shape)}")
-        if not isinstance(array, PackedWeight) and array.dtype not in FLOAT_DTYPES:
-            raise UnsupportedModel(f"tensor {name!r}: {dtype_name(array.dtype)} weights can't be read yet")
-        self.used.add(name)
-        return array
+def _head_name(names: TensorNames, tensors: Container[str]) -> str:
+    return next((name for name in names.heads if name in tensors), names.heads[0])
 
 
-Take = Callable[[str, tuple[int, ...]], Tensor]
+def _needed(config: ModelConfig, tensors: Container[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The name and shape of every tensor that must be there, in a checkpoint that has `tensors`."""
+    names = NAMES[config.architecture]
+    prefix = tensor_prefix(names, tensors)
+    yield from _stored_all(prefix, names.outer, outer_shapes(config))
+    head = _head_name(names, tensors)
+    if head in tensors or not config.tied:
+        yield head, (config.vocab_size, config.hidden_size)
+    if config.head_bias:
+        yield _bias_name(head), (config.vocab_size,)
+    for i, layer in enumerate(config.layers):
+        stem = f"{prefix}{names.layers}{i}."
+        yield from _stored_all(stem, _layer_names(names, stem, tensors), layer_shapes(config, layer))
 
 
-def _layer(config: ModelConfig, layer: LayerConfig, names: TensorNames, stem: str, found: _Found):
+def _layer(
+    config: ModelConfig, layer: LayerConfig, names: TensorNames, stem: str, tensors: Mapping[str, Tensor]
+) -> Mapping[str, Tensors]:
+    table = _layer_names(names, stem, tensors)
+    found = dict(_read(stem, table, layer_shapes(config, layer), config.num_kv_heads, tensors))
+    return half_apart(config, layer, found) if config.rope_interleaved and layer.rope else found
+
+
+def _layer_names(names: TensorNames, stem: str, tensors: Container[str]) -> Mapping[str, str]:
+    """What the tensors of a layer are called in this checkpoint, which may fuse others than most do."""
     table = dict(names.layer)
     for variant in names.variants:
-        if stem + next(iter(variant.values())) in found.tensors:
+        if stem + next(iter(variant.values())) in tensors:
             parts = {part for plain in variant for part in FUSED.split(plain)}
             table = {plain: hf for plain, hf in table.items() if not parts & set(FUSED.split(plain))} | variant
-    tensors = dict(_read(stem, table, layer_shapes(config, layer), config.num_kv_heads, found.take))
-    return half_apart(config, layer, tensors) if config.rope_interleaved and layer.rope else tensors
+    return table
 
 
 def _read(
-    stem: str, table: Mapping[str, str], shapes: Shapes, groups: int, take: Take
+    stem: str, table: Mapping[str, str], shapes: Shapes, groups: int, tensors: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensors]]:
     """The tensors that `shapes` calls for, under their plain names; `groups`: how often "|" takes turns."""
+    for name, sign, wanted in _wanted(stem, table, shapes):
+        yield from _parts(name, wanted, sign, groups, tensors)
+
+
+def _stored_all(stem: str, table: Mapping[str, str], shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, _, wanted in _wanted(stem, table, shapes):
+        yield from _stored(name, wanted)
+
+
+def _wanted(stem: str, table: Mapping[str, str], shapes: Shapes) -> Iterator[tuple[str, str, Shapes]]:
+    """Names in the checkpoint, with which sign it fuses the parts, and the parts that `shapes` calls for."""
     for plain, hf in table.items():
         for ending, name in (("", hf), ("_bias", _bias_name(hf))):
             parts = [part + ending for part in FUSED.split(plain)]
             wanted = {part: shapes[part] for part in parts if part in shapes}
             if wanted:
-                sign = (FUSED.findall(plain) or ["+"])[0]
-                yield from _parts(stem + name, wanted, sign, groups, take)
+                yield stem + name, (FUSED.findall(plain) or ["+"])[0], wanted
 
 
 def _bias_name(name: str) -> str:
@@ -130,21 +176,34 @@ def _bias_name(name: str) -> str:
     return f"{name.removesuffix('weight')}bias" if name.endswith(".weight") else f"{name}_bias"
 
 
-def _parts(name: str, shapes: Shapes, sign: str, groups: int, take: Take) -> Iterator[tuple[str, Tensors]]:
-    """The parts of one fused tensor, or of each of many, which one tensor or several hold."""
-    transposed, name = name.endswith(".T"), name.removesuffix(".T")
+def _stored(name: str, shapes: Shapes) -> list[tuple[str, tuple[int, ...]]]:
+    """The tensors that hold some parts, with their shapes: one fused tensor, or one for each of many."""
     first, shape = next(iter(shapes.items()))
-    many = "{}" in name or first.startswith("expert_")
-    rows = [shape[many] for shape in shapes.values()]
-    stored = (sum(rows), *shape[many + 1 :])
-    stored = stored[::-1] if transposed else stored
+    many = _are_many(name, first)
+    stored = (sum(shape[many] for shape in shapes.values()), *shape[many + 1 :])
+    if name.endswith(".T"):
+        name, stored = name.removesuffix(".T"), stored[::-1]
     if "{}" in name:
-        whole = [take(name.format(i), stored) for i in range(shape[0])]
-    else:
-        whole = take(name, (shape[0], *stored) if many else stored)
-        whole = list(_array(whole)) if many else [whole]
-    if transposed:
+        return [(name.format(i), stored) for i in range(shape[0])]
+    return [(name, (shape[0], *stored) if many else stored)]
+
+
+def _are_many(name: str, part: str) -> bool:
+    """Whether there is such a part for each expert, or for each head."""
+    return "{}" in name or part.startswith("expert_")
+
+
+def _parts(
+    name: str, shapes: Shapes, sign: str, groups: int, tensors: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensors]]:
+    """The parts of one fused tensor, or of each of many, which one tensor or several hold."""
+    many = _are_many(name, next(iter(shapes)))
+    whole = [tensors[stored] for stored, _ in _stored(name, shapes)]
+    if many and "{}" not in name:
+        whole = list(_array(whole[0]))
+    if name.endswith(".T"):
         whole = [_array(one).T for one in whole]
+    rows = [shape[many] for shape in shapes.values()]
     for part, place in zip(shapes, row_places(rows, sign, groups), strict=True):
         taken = tuple(_rows(one, place) for one in whole)
         yield part, taken if many else taken[0]

@@ -62,20 +62,24 @@ def model_logprob(logits: np.ndarray, id: int, top: int) -> TokenLogprob:
     A sum of exponentials in float64 of differences in float32: right to about 1e-7. Raises `SamplingError` as
     `likeliest` does, for NaN among others.
     """
+    return _logprob(range(len(logits)), logits, log_sum(logits), id, id, top)
+
+
+def log_sum(logits: np.ndarray) -> float:
+    """What to take from logits float32 [vocab] so that they are log-probabilities; right and raises as above."""
     best = logits[likeliest(logits)]
     with np.errstate(over="ignore"):  # to -inf, which has no share
-        log_sum = float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
-    return _logprob(range(len(logits)), logits, log_sum, id, id, top)
+        return float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
 
 
 def sampled_logprob(tokens: Candidates, id: int, top: int) -> TokenLogprob:
     """Of what a token was drawn from, after all steps; greedy gives the one it took the probability 1."""
     best = tokens.logits.max()
-    log_sum = float(best) + math.log(np.exp(tokens.logits - best).sum())
-    return _logprob(tokens.ids, tokens.logits, log_sum, int(np.searchsorted(tokens.ids, id)), id, top)
+    total = float(best) + math.log(np.exp(tokens.logits - best).sum())
+    return _logprob(tokens.ids, tokens.logits, total, int(np.searchsorted(tokens.ids, id)), id, top)
 
 
-def _logprob(ids: Sequence[int], logits: np.ndarray, log_sum: float, place: int, id: int, top: int) -> TokenLogprob:
+def _logprob(ids: Sequence[int], logits: np.ndarray, total: float, place: int, id: int, top: int) -> TokenLogprob:
     chosen = logits[place]
     rank = 1 + int(np.count_nonzero(logits > chosen)) + int(np.count_nonzero(logits[:place] == chosen))
     found = []
@@ -83,8 +87,8 @@ def _logprob(ids: Sequence[int], logits: np.ndarray, log_sum: float, place: int,
         best = largest(logits, top)
         for at in best[np.argsort(-logits[best], kind="stable")]:
             if logits[at] > -math.inf:
-                found.append((int(ids[at]), float(logits[at]) - log_sum))
-    return TokenLogprob(id, float(chosen) - log_sum, rank, tuple(found))
+                found.append((int(ids[at]), float(logits[at]) - total))
+    return TokenLogprob(id, float(chosen) - total, rank, tuple(found))
 
 
 def following_logprobs(rows: np.ndarray, following: Sequence[int], top: int) -> list[TokenLogprob]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -28,6 +29,13 @@ class State:
         """How many tokens were chosen."""
         return len(self.ids) - self.prompt_length
 
+    def fork(self) -> State:
+        """A second state with the same past."""
+        twin = copy(self)
+        twin.ids = list(self.ids)
+        twin.repeated, twin.frequent, twin.present = self.repeated.fork(), self.frequent.fork(), self.present.fork()
+        return twin
+
     def accept(self, id: int) -> None:
         """A token was chosen."""
         self.ids.append(id)
@@ -49,6 +57,12 @@ class Window:
         recent = ids if size < 0 else ids[max(len(ids) - size, 0) :]
         self._counts = Counter(recent)
         self._recent = None if size < 0 else deque(recent, size)
+
+    def fork(self) -> Window:
+        """A second window with the same past."""
+        twin = copy(self)
+        twin._counts, twin._recent = copy(self._counts), copy(self._recent)
+        return twin
 
     def push(self, id: int) -> None:
         """One more id; the first one leaves where there are too many."""

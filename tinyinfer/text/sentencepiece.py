@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadCheckpoint, UnsupportedModel
+from ..files import refuse_pointer
 
 UNIGRAM, BPE = 1, 2
 _MAX_BYTES = 256 << 20
@@ -53,6 +54,7 @@ def read_sentencepiece_model(path: str | os.PathLike) -> SentencePieceModel:
         data = path.read_bytes()
     except OSError as error:
         raise BadCheckpoint(f"{path}: can't be read: {error.strerror}") from None
+    refuse_pointer(path, data)
     if re.match(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n", data):
         raise UnsupportedModel(
             f"{path}: a tiktoken vocabulary, which lacks the pattern that cuts words; tokenizer.json is needed"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadCheckpoint, UnsupportedModel
+from ..files import POINTER_BYTES, refuse_pointer
 from .pretokenizers import IGNORES_MERGES, patterns_for
 from .sentencepiece import BPE, UNIGRAM, read_sentencepiece_model
 
@@ -279,9 +280,11 @@ def _named(config: dict[str, Any], key: str, tokens: Sequence[str], default: int
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadCheckpoint(f"{path}: can't be read: {error}") from None
+    refuse_pointer(path, text[:POINTER_BYTES].encode())
+    return text
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -1,0 +1,35 @@
+"""How much of a prompt goes beside answers."""
+
+from __future__ import annotations
+
+from tinyinfer.engine.pace import LEAST, Pace
+
+
+def test_alone_a_prompt_takes_all():
+    assert Pace(1.5).prompt_tokens(0, 500) == 500
+
+
+def test_unknown_costs_give_little():
+    assert Pace(1.5).prompt_tokens(3, 500) == LEAST
+    assert Pace(1.5).prompt_tokens(3, 2) == 2
+
+
+def test_a_step_takes_as_much_longer_as_is_allowed():
+    pace = Pace(1.5)
+    pace.note(4, 0, 0.010)
+    pace.note(4, 20, 0.020)  # half a millisecond for each token of the prompt
+    assert pace.prompt_tokens(4, 500) == 10
+    assert pace.prompt_tokens(5, 500) == 10  # of a number not seen, what the nearest takes
+    assert pace.prompt_tokens(4, 9) == 9
+
+
+def test_means_follow_what_steps_take():
+    pace = Pace(2)
+    for _ in range(60):
+        pace.note(1, 0, 0.010)
+        pace.note(1, 100, 0.020)
+    assert pace.prompt_tokens(1, 500) in (99, 100)
+    for _ in range(60):
+        pace.note(1, 0, 0.030)
+        pace.note(1, 100, 0.040)
+    assert pace.prompt_tokens(1, 500) in range(290, 301)

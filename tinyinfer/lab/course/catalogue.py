@@ -1,0 +1,39 @@
+"""The experiments in reading order; a module is imported when its experiment is run."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from ...errors import BadRequest
+from .finding import Finding
+from .setting import Setting
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One measurement of the course; its function `measure` is in the module of its name."""
+
+    name: str
+    measures: str
+    needs_model: bool = True
+
+    def run(self, setting: Setting) -> Finding:
+        """Measure, on this machine."""
+        module = importlib.import_module(f".{self.name.replace('-', '_')}", __package__)
+        return module.measure(setting)
+
+
+EXPERIMENTS = (
+    Experiment("kv", "what the cache of keys and values takes, by formula and in fact"),
+    Experiment("fit", "how much context, for how many users, in how much memory"),
+)
+
+
+def experiment(name: str) -> Experiment:
+    """The one of that name; raises `BadRequest` with all names where there is none."""
+    for one in EXPERIMENTS:
+        if one.name == name:
+            return one
+    known = ", ".join(one.name for one in EXPERIMENTS)
+    raise BadRequest(f"there is no experiment {name!r}; there are {known}", "name")
