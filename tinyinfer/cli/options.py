@@ -150,13 +150,18 @@ def add_kv_dtype(parser: Parser) -> None:
     parser.add_argument("--kv-dtype", choices=("float16", "float32", "int8"), default="float16", help=kv_help)
 
 
-def load_model(args: argparse.Namespace) -> LLM:
-    """The model that MODEL and the loading flags ask for."""
+def limit_threads(args: argparse.Namespace) -> None:
+    """Have NumPy compute with as many threads as --threads says; it must not have been imported yet."""
     if args.threads is not None:
         if not 1 <= args.threads <= 1024:
             raise BadRequest(f"threads should be a whole number from 1 to 1024, found {args.threads}", "threads")
-        # what NumPy computes with reads this when it is loaded, which the next line does
+        # what NumPy computes with reads this when it is loaded
         os.environ |= dict.fromkeys(THREAD_VARIABLES, str(args.threads))
+
+
+def load_model(args: argparse.Namespace) -> LLM:
+    """The model that MODEL and the loading flags ask for."""
+    limit_threads(args)
     import logging
 
     from ..kernels import compiling

@@ -123,6 +123,21 @@ class Engine:
         n: so many answers, with the seed, the seed + 1, and so on; the prompt is run once. priority: the lower goes
         first. Raises as `LLM.stream` does, and `QueueFull` where too many wait.
         """
+        request = self.prepare(prompt, params, n=n, adapters=adapters, priority=priority, **overrides)
+        self.enqueue([request])
+        return request.id
+
+    def prepare(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        n: int = 1,
+        adapters: Wish = None,
+        priority: int = 0,
+        **overrides: Any,
+    ) -> Request:
+        """All of `add` that takes time, tokenizing among it: a request for `enqueue`, which holds nobody up."""
         llm = self.llm
         _check("n", n, 1, None)
         if type(priority) is not int:
@@ -134,17 +149,23 @@ class Engine:
         chosen = llm.adapters.chosen(adapters)
         seeds = [params.with_overrides(seed=params.seed + i) for i in range(n)]
         answers = [llm.new_answer(ids, each, self.context) for each in seeds]
+        id = next(self._ids)
+        first, *others = (
+            Request(id, index, answer, CachedSequence(llm.model, self._cache.sequence()), chosen, priority)
+            for index, answer in enumerate(answers)
+        )
+        first.siblings = others
+        return first
+
+    def enqueue(self, requests: Sequence[Request]) -> None:
+        """Let prepared requests wait for their turns: all of them, or none and `QueueFull`."""
         with self._lock:
-            if self._most_waiting is not None and len(self._waiting) >= self._most_waiting + self._free_slots:
-                raise QueueFull(f"{len(self._waiting)} requests wait already, as many as may")
-            id = next(self._ids)
-            first, *others = (
-                Request(id, index, answer, CachedSequence(llm.model, self._cache.sequence()), chosen, priority)
-                for index, answer in enumerate(answers)
-            )
-            first.siblings = others
-            insort(self._waiting, first, key=_rank)
-        return id
+            if self._most_waiting is not None:
+                room = self._most_waiting + self._free_slots - len(self._waiting)
+                if len(requests) > room:
+                    raise QueueFull(f"{len(self._waiting)} requests wait already: there is no room for {len(requests)}")
+            for request in requests:
+                insort(self._waiting, request, key=_rank)
 
     def cancel(self, id: int) -> None:
         """Forget a request: at the next step it gives back all it has. One that is done or unknown is no error."""

@@ -55,6 +55,11 @@ class Request:
         return self.priority, self.id, self.index
 
     @property
+    def num_answers(self) -> int:
+        """To its prompt, as long as it has not begun."""
+        return 1 + len(self.siblings)
+
+    @property
     def length(self) -> int:
         """Of prompt and answer so far."""
         return len(self.answer.prompt_ids) + len(self.answer.ids)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any
 
 from ..answer import Piece
 from ..errors import QueueFull, TinyinferError
-from .request import Event
+from .request import Event, Request
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -38,13 +38,19 @@ class Runner:
 
         Raises as `Engine.add` does, and `QueueFull` once `close` was called.
         """
+        request = self._engine.prepare(*prompt, n=n, **how)
+        self.submit_all(listener, [request])
+        return request.id
+
+    def submit_all(self, listener: Listener, requests: Sequence[Request]) -> None:
+        """Take what `Engine.prepare` gave, all or nothing, as `submit` does."""
+        waiting = {request.id: (listener, request.num_answers) for request in requests}
         with self._wake:
             if self._closing:
                 raise QueueFull("no more requests are taken: the engine is closing")
-            id = self._engine.add(*prompt, n=n, **how)
-            self._listeners[id] = listener, n
+            self._engine.enqueue(requests)
+            self._listeners |= waiting
             self._wake.notify()
-        return id
 
     def cancel(self, id: int) -> None:
         """Forget a request; no more of its events come."""
@@ -96,8 +102,11 @@ class Runner:
             self._thread.join()
 
     def _cancel_all(self) -> None:
-        for id in self._listeners:
+        """With the lock held: whoever waits is told."""
+        told = TinyinferError("the engine was closed before the answer was done")
+        for id, (listener, _) in self._listeners.items():
             self._engine.cancel(id)
+            _tell(listener, Event(id, 0, None, told))
         self._listeners.clear()
 
     def _run(self) -> None:
@@ -132,10 +141,19 @@ class Runner:
                 left -= event.piece is not None and event.piece.completion is not None
                 if event.error or not left:
                     del self._listeners[event.id]
+                    if left:  # other answers to the same prompt, where one failed
+                        self._engine.cancel(event.id)
                 else:
                     self._listeners[event.id] = listener, left
-            try:
-                listener(event)
-            except Exception:  # a loop that was closed meanwhile, say
-                logging.getLogger("tinyinfer").exception("a listener failed")
+            if not _tell(listener, event):
                 self.cancel(event.id)
+
+
+def _tell(listener: Listener, event: Event) -> bool:
+    """Whether the listener took it."""
+    try:
+        listener(event)
+    except Exception:  # a loop that was closed meanwhile, say
+        logging.getLogger("tinyinfer").exception("a listener failed")
+        return False
+    return True

@@ -1,0 +1,23 @@
+"""HTTP: OpenAI's routes over the engine. JSON becomes prompts and SamplingParams, the engine's events become JSON.
+
+    asked.py      a request's JSON -> what is asked; every field is taken, or refused by name
+    shapes.py     completions and pieces -> OpenAI's JSON, whole and streamed
+    errors.py     what goes wrong -> status and OpenAI's form of an error
+    service.py    the model, from loading to draining; prompts to engine requests, and their events
+    body.py       a request's body within its limits, as strict JSON
+    routes.py     one function for each route
+    guard.py      what stands before every route: key, host, time, the count of what was answered
+    metrics.py    /metrics
+    app.py        all of these put together
+    run.py        a socket, a server, signals
+    page.html     the chat at /
+
+Needs the extra `serve`: starlette, uvicorn and prometheus-client.
+"""
+
+from __future__ import annotations
+
+from .app import Settings, create_app
+from .service import Service
+
+__all__ = ["Service", "Settings", "create_app"]

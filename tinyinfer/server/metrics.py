@@ -1,0 +1,75 @@
+"""/metrics: what the server has done and does, in Prometheus' text form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ..answer import Completion
+
+if TYPE_CHECKING:
+    from .service import Service
+
+FIRST = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # seconds
+EACH = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+
+GAUGES = {  # of the engine's load
+    "running": "requests in a step",
+    "waiting": "requests that wait for their turn",
+    "blocks_used": "blocks of keys and values in use",
+    "blocks_idle": "blocks that are kept for prompts that begin alike",
+    "blocks_most": "blocks that there may be",
+    "wasted_tokens": "places in blocks in use that no token fills",
+    "cache_bytes": "bytes of keys and values",
+}
+COUNTERS = {
+    "steps": "steps of the engine",
+    "run_tokens": "tokens that went through the model",
+    "new_tokens": "tokens drawn",
+    "prompt_tokens": "tokens of prompts",
+    "cached_tokens": "tokens of prompts that were found in the cache",
+    "evicted_blocks": "blocks given up for others",
+    "preemptions": "requests that lost their blocks to others and were run again",
+}
+
+
+class Metrics:
+    """The figures of one server."""
+
+    def __init__(self, service: Service):
+        self._service = service
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        made: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("tinyinfer_requests", "requests by route and status", ["route", "status"], **made)
+        first, each = "seconds from a request to its first token", "seconds of each further token, mean of an answer"
+        self._first = Histogram("tinyinfer_time_to_first_token_seconds", first, buckets=FIRST, **made)
+        self._each = Histogram("tinyinfer_time_per_output_token_seconds", each, buckets=EACH, **made)
+
+    def note(self, completion: Completion) -> None:
+        """An answer was given."""
+        timings = completion.timings
+        if timings.time_to_first_token is not None:
+            self._first.observe(timings.time_to_first_token)
+        if timings.completion_tokens > 1:
+            self._each.observe(timings.decode_seconds / (timings.completion_tokens - 1))
+
+    def collect(self) -> Iterator[Metric]:
+        """What the engine knows, when it is asked for."""
+        engine = self._service.engine
+        if engine is None:
+            return
+        load = engine.load
+        for name, what in GAUGES.items():
+            yield GaugeMetricFamily(f"tinyinfer_{name}", what, getattr(load, name))
+        for name, what in COUNTERS.items():
+            yield CounterMetricFamily(f"tinyinfer_{name}", what, getattr(load, name))
+        what = "share of the prompts' tokens that was found in the cache"
+        yield GaugeMetricFamily("tinyinfer_cache_hit_rate", what, load.hit_rate or 0.0)
+
+    def text(self) -> bytes:
+        """All of it."""
+        return generate_latest(self.registry)

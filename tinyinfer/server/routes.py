@@ -1,0 +1,192 @@
+"""One function for each route."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..answer import Completion, Piece
+from ..engine.request import Request as EngineRequest
+from ..errors import BadRequest
+from ..sampling.checks import flag
+from . import events
+from .asked import Asked, read_chat, read_text
+from .body import read_object
+from .errors import json_response, refusal_of
+from .service import READY, Service, named
+from .shapes import ChatShape, Shape, TextShape
+
+
+async def health(request: Request) -> Response:
+    """Whether requests are answered."""
+    state = service_of(request).state
+    return json_response({"status": "ok" if state == READY else state}, 200 if state == READY else 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Figures for Prometheus."""
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def models(request: Request) -> Response:
+    """The one model, and the adapters that requests may name."""
+    return json_response({"object": "list", "data": [_model(service_of(request))]})
+
+
+async def model(request: Request) -> Response:
+    """The same, by its name."""
+    service = service_of(request)
+    service.check_model(request.path_params["name"])
+    return json_response(_model(service))
+
+
+def _model(service: Service) -> dict[str, Any]:
+    engine = service.ready()
+    return {
+        "id": service.name, "object": "model", "created": service.since, "owned_by": "tinyinfer",
+        "context_length": engine.context, "adapters": engine.llm.adapters.names,
+    }  # fmt: skip
+
+
+async def chat(request: Request) -> Response:
+    """/v1/chat/completions."""
+    service, asked = service_of(request), read_chat(await _body(request))
+    shape = ChatShape(service.name, service.tokenizer, asked.n, asked.include_usage)
+    return Answering(service, asked, await service.prepared(asked), shape)
+
+
+async def completions(request: Request) -> Response:
+    """/v1/completions."""
+    service, asked = service_of(request), read_text(await _body(request))
+    requests, tokenizer = await service.prepared(asked), service.tokenizer
+    echoed = [_echo(prompt, one, tokenizer) for prompt, one in zip(asked.prompts, requests, strict=True) if asked.echo]
+    shape = TextShape(service.name, tokenizer, asked.n, asked.include_usage, echoed=echoed)
+    return Answering(service, asked, requests, shape)
+
+
+def _echo(prompt: str | list[int], request: EngineRequest, tokenizer: Any) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "" if tokenizer is None else tokenizer.decode(request.answer.prompt_ids)
+
+
+async def tokenize(request: Request) -> Response:
+    """The ids of a prompt or of a conversation, as they would be run."""
+    service, body = service_of(request), await _body(request)
+    llm = service.ready().llm
+    _only(body, "model", "prompt", "messages", "add_special_tokens", "with_pieces")
+    if ("prompt" in body) == ("messages" in body):
+        raise BadRequest("prompt or messages is needed, one of them", "prompt")
+    special = flag("add_special_tokens", body.get("add_special_tokens", True))
+    pieces = flag("with_pieces", body.get("with_pieces", False))
+    if "messages" in body:
+        if not special:
+            raise BadRequest("the chat template says which special tokens there are", "add_special_tokens")
+        with named({"prompt": "messages"}):
+            ids = await asyncio.to_thread(llm.chat_ids, body["messages"])
+    else:
+        ids = await asyncio.to_thread(llm.tokenizer.encode, body["prompt"], special)
+    found = {"tokens": ids, "count": len(ids), "context_length": service.ready().context}
+    return json_response(found | ({"pieces": [llm.tokenizer.decode([id]) for id in ids]} if pieces else {}))
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of ids."""
+    service, body = service_of(request), await _body(request)
+    _only(body, "model", "tokens")
+    tokens = body.get("tokens")
+    if not isinstance(tokens, list):
+        raise BadRequest("tokens is needed: a list of ids", "tokens")
+    with named({"ids": "tokens"}):
+        return json_response({"prompt": service.ready().llm.tokenizer.decode(tokens)})
+
+
+def _only(body: dict[str, Any], *names: str) -> None:
+    for name in body:
+        if name not in names:
+            raise BadRequest(f"there is no parameter {name[:80]!r} here", name[:80])
+
+
+def service_of(request: Request) -> Service:
+    """What is served."""
+    return request.app.state.service
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    service, settings = service_of(request), request.app.state.settings
+    service.ready()
+    body = await read_object(request, settings.most_bytes, settings.body_seconds)
+    service.check_model(body.get("model"))
+    return body
+
+
+class Answering(Response):
+    """An answer of the engine, whole or streamed, for as long as somebody reads it."""
+
+    def __init__(self, service: Service, asked: Asked, requests: list[EngineRequest], shape: Shape):
+        """`requests` are prepared."""
+        self.background, self.status_code = None, 200
+        self._service, self._asked, self._requests, self._shape = service, asked, requests, shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. Raises as `Service.running` does, where nothing was sent yet."""
+        with self._service.answering():
+            async with self._service.running(self._requests) as pieces:
+                answer = self._stream(pieces, send) if self._asked.stream else self._whole(pieces, scope, receive, send)
+                await while_connected(receive, answer)
+
+    async def _whole(
+        self, pieces: AsyncIterator[tuple[int, Piece]], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        done = {}
+        async for index, piece in pieces:
+            self._note(done, index, piece)
+        await json_response(self._shape.whole(_in_order(done)))(scope, receive, send)
+
+    async def _stream(self, pieces: AsyncIterator[tuple[int, Piece]], send: Send) -> None:
+        await events.begin(send)
+        done = {}
+        try:
+            async for index, piece in pieces:
+                self._note(done, index, piece)
+                for chunk in self._shape.chunks(index, piece):
+                    await events.send_json(send, chunk)
+            if last := self._shape.usage_chunk(_in_order(done)):
+                await events.send_json(send, last)
+            await events.end(send)
+        except Exception as error:
+            await events.end_with(send, refusal_of(error))
+
+    def _note(self, done: dict[int, Completion], index: int, piece: Piece) -> None:
+        if piece.completion:
+            done[index] = piece.completion
+            self._service.metrics.note(piece.completion)
+
+
+def _in_order(done: dict[int, Completion]) -> list[Completion]:
+    return [done[index] for index in sorted(done)]
+
+
+async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
+    """Do `work`; where the client goes away it is cancelled, which raises `ClientDisconnect`."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,191 @@
+"""Completions and pieces -> the JSON of OpenAI's two routes, whole and streamed.
+
+A shape serves one request. Answers are numbered: those to the first prompt come first, n of each.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import __version__
+from ..answer import Completion, Piece
+from ..sampling.logprobs import TokenLogprob
+from ..text.tokenizer import Tokenizer
+
+Json = dict[str, Any]
+LEAST_LOGPROB = -9999.0  # OpenAI's way of writing the logarithm of nothing, which JSON can't hold
+
+
+class Shape:
+    """What both routes have in common."""
+
+    prefix = kind = chunk_kind = ""
+
+    def __init__(self, model: str, tokenizer: Tokenizer | None, n: int = 1, include_usage: bool = False):
+        """`model` is the name that is served, `n` how many answers each prompt has."""
+        self._tokenizer, self._n, self._include_usage = tokenizer, n, include_usage
+        self._head = {"id": self.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": model}
+        self._tail = {"system_fingerprint": f"tinyinfer-{__version__}"}
+        self._begun: set[int] = set()
+
+    def whole(self, completions: Sequence[Completion]) -> Json:
+        """The answer that is not streamed."""
+        choices = [self.choice(index, completion) for index, completion in enumerate(completions)]
+        head = self._head | {"object": self.kind, "choices": choices}
+        return head | {"usage": usage(completions, self._n)} | self._tail
+
+    def chunks(self, index: int, piece: Piece) -> Iterator[Json]:
+        """What a piece of answer number `index` becomes."""
+        begins = index not in self._begun
+        self._begun.add(index)
+        for part in self.parts(index, piece, begins):
+            choice = {"index": index, "finish_reason": None, "logprobs": None} | part
+            yield self._chunk([choice]) | ({"usage": None} if self._include_usage else {})
+
+    def usage_chunk(self, completions: Sequence[Completion]) -> Json | None:
+        """The last chunk, where it was asked for."""
+        return self._chunk([]) | {"usage": usage(completions, self._n)} if self._include_usage else None
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        return self._head | {"object": self.chunk_kind, "choices": choices} | self._tail
+
+    def choice(self, index: int, completion: Completion) -> Json:
+        """One answer."""
+        raise NotImplementedError
+
+    def parts(self, index: int, piece: Piece, begins: bool) -> Iterator[Json]:
+        """The choices of the chunks that a piece becomes, with what they have beside index; `begins` the first one."""
+        raise NotImplementedError
+
+    def token_bytes(self, id: int) -> bytes:
+        """What a token says."""
+        return b"" if self._tokenizer is None else self._tokenizer.token_bytes(id)
+
+
+class ChatShape(Shape):
+    """/v1/chat/completions."""
+
+    prefix, kind, chunk_kind = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def choice(self, index: int, completion: Completion) -> Json:
+        """With its message."""
+        message = {"role": "assistant", "content": completion.text, "refusal": None}
+        logprobs = self._logprobs(spoken(completion, completion.logprobs))
+        return {"index": index, "message": message, "logprobs": logprobs} | ending(completion)
+
+    def parts(self, index: int, piece: Piece, begins: bool) -> Iterator[Json]:
+        """First the role, then what is said, at last why it ends."""
+        if begins:
+            yield {"delta": {"role": "assistant", "content": "", "refusal": None}}
+        logprobs = self._logprobs(spoken(piece.completion, piece.logprobs))
+        if piece.text or (logprobs and logprobs["content"]):
+            yield {"delta": {"content": piece.text}, "logprobs": logprobs}
+        if piece.completion:
+            yield {"delta": {}} | ending(piece.completion)
+
+    def _logprobs(self, found: Sequence[TokenLogprob] | None) -> Json | None:
+        if found is None:
+            return None
+        entries = []
+        for token in found:
+            top = [self._token(id, logprob) for id, logprob in token.top]
+            entries.append(self._token(token.id, token.logprob) | {"top_logprobs": top})
+        return {"content": entries, "refusal": None}
+
+    def _token(self, id: int, logprob: float) -> Json:
+        said = self.token_bytes(id)
+        return {"token": token_text(said), "logprob": finite(logprob), "bytes": list(said)}
+
+
+class TextShape(Shape):
+    """/v1/completions. `echoed` are the prompts' texts where they are to stand before the answers."""
+
+    prefix, kind, chunk_kind = "cmpl-", "text_completion", "text_completion"
+
+    def __init__(self, *args: Any, echoed: Sequence[str] = (), **rest: Any):
+        super().__init__(*args, **rest)
+        self._echoed = echoed
+        self._offsets: dict[int, int] = defaultdict(int)  # characters that the tokens streamed so far have said
+
+    def choice(self, index: int, completion: Completion) -> Json:
+        """With its text."""
+        before, logprobs = self._echo(index), spoken(completion, completion.logprobs)
+        if before is not None and logprobs is not None:
+            first, *others = completion.prompt_logprobs
+            logprobs = [TokenLogprob(completion.prompt_ids[0], math.nan, 0, ()) if first is None else first, *others,
+                        *logprobs]  # fmt: skip
+        text = (before or "") + completion.text
+        return {"index": index, "text": text, "logprobs": self._logprobs(logprobs, index)} | ending(completion)
+
+    def parts(self, index: int, piece: Piece, begins: bool) -> Iterator[Json]:
+        """What is said, at last why it ends."""
+        logprobs = self._logprobs(spoken(piece.completion, piece.logprobs), index)
+        text = ((begins and self._echo(index)) or "") + piece.text
+        if text or (logprobs and logprobs["tokens"]):
+            yield {"text": text, "logprobs": logprobs}
+        if piece.completion:
+            yield {"text": ""} | ending(piece.completion)
+
+    def _echo(self, index: int) -> str | None:
+        return self._echoed[index // self._n] if self._echoed else None
+
+    def _logprobs(self, found: Sequence[TokenLogprob] | None, index: int) -> Json | None:
+        """A NaN, of the first token of a prompt, is null."""
+        if found is None:
+            return None
+        logprobs: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token in found:
+            said, known = self.token_bytes(token.id), not math.isnan(token.logprob)
+            logprobs["tokens"].append(token_text(said))
+            logprobs["token_logprobs"].append(finite(token.logprob) if known else None)
+            logprobs["top_logprobs"].append(self._top(token) if known else None)
+            logprobs["text_offset"].append(self._offsets[index])
+            self._offsets[index] += sum(byte & 0xC0 != 0x80 for byte in said)
+        return logprobs
+
+    def _top(self, token: TokenLogprob) -> dict[str, float]:
+        """By text; of tokens that say the same the likelier."""
+        found: dict[str, float] = {}
+        for id, logprob in token.top:
+            found.setdefault(token_text(self.token_bytes(id)), finite(logprob))
+        return found
+
+
+def usage(completions: Sequence[Completion], n: int) -> Json:
+    """Tokens of the prompts, each counted once, and of all answers with the token that ends each."""
+    prompts = completions[::n]
+    prompt = sum(completion.timings.prompt_tokens for completion in prompts)
+    said = sum(len(completion.ids) for completion in completions)
+    return {
+        "prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said,
+        "prompt_tokens_details": {"cached_tokens": sum(completion.timings.cached_tokens for completion in prompts)},
+    }  # fmt: skip
+
+
+def ending(completion: Completion) -> Json:
+    """Why an answer ends, and the seed that gives it again."""
+    return {"finish_reason": completion.finish_reason, "seed": completion.params.seed}
+
+
+def spoken(completion: Completion | None, logprobs: Sequence[TokenLogprob] | None) -> Sequence[TokenLogprob] | None:
+    """Without that of the end-of-sequence token, which is no part of what is said."""
+    ended = logprobs and completion is not None and isinstance(completion.stop_reason, int)
+    return logprobs[:-1] if ended else logprobs
+
+
+def token_text(said: bytes) -> str:
+    """A token's text; bytes that are no whole characters are written as OpenAI does, "bytes:\\xe2\\x80"."""
+    try:
+        return said.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in said)
+
+
+def finite(logprob: float) -> float:
+    """A logarithm that JSON can hold."""
+    return max(logprob, LEAST_LOGPROB)
