@@ -1,96 +1,103 @@
 """Requests through the engine: each answered once, in whatever order, and as it would be alone."""
 
 import itertools
-import json
-import random
 
 import pytest
 
-from tests.batch.plain import PlainDialect
+from tests.batch.speaker import lines, told, write_speaker
 from tests.batch.test_requests import line
-from tests.tiny_models import random_model
 from tinyinfer import Engine, load
 from tinyinfer.batch import Answers, BatchRequest, read_requests, run_batch
-from tinyinfer.batch.job import answer, with_seed
+from tinyinfer.batch.bodies import Bodies, with_seed
+from tinyinfer.batch.job import answer
 
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "random"
-    random_model(folder)
-    return load(folder, kv_dtype="float32")
+    return load(write_speaker(tmp_path_factory.mktemp("models") / "speaker"), kv_dtype="float32")
 
 
-def bodies(count, seed=0):
-    rng = random.Random(seed)
-    for i in range(count):
-        ids = [rng.randrange(97) for _ in range(rng.randint(1, 30))]
-        yield line(f"id-{i}", body={"prompt": ids, "max_tokens": rng.randint(0, 12), "temperature": rng.choice([0, 1])})
-
-
-def run(path, out, llm, **engine):
+def run(tmp_path, llm, *lines, **engine):
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    path.write_bytes(b"\n".join(lines))
     with Answers(out) as answers:
-        counts = list(run_batch(read_requests(path), answers, Engine(llm, **engine), PlainDialect()))[-1]
-    return counts
-
-
-def told(out):
-    found = {}
-    for raw in out.read_text().splitlines():
-        record = json.loads(raw)
-        assert record["custom_id"] not in found
-        found[record["custom_id"]] = record["response"]
-    return found
+        counts = list(run_batch(read_requests(path), answers, Engine(llm, **engine), "speaker"))[-1]
+    return counts, out
 
 
 def test_every_request_is_answered_as_it_would_be_alone(llm, tmp_path):
-    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    path.write_bytes(b"\n".join(bodies(40)))
-    counts = run(path, out, llm, slots=4)
+    counts, out = run(tmp_path, llm, *lines(40), slots=4)
     assert (counts.answered, counts.refused, counts.before) == (40, 0, 0)
     found = told(out)
-    for request in read_requests(path):
+    for request in read_requests(tmp_path / "in.jsonl"):
         body = with_seed(request)
-        alone = llm.generate(body.pop("prompt"), **body)
-        assert found[request.custom_id]["body"] == {"ids": [alone.ids]}
+        prompt = llm.chat_ids(body.pop("messages")) if "messages" in body else body.pop("prompt")
+        alone = llm.generate(prompt, **{name: value for name, value in body.items() if name != "model"})
+        (choice,) = found[request.custom_id]["body"]["choices"]
+        said = choice["message"]["content"] if "message" in choice else choice["text"]
+        assert (said, choice["finish_reason"]) == (alone.text, alone.finish_reason)
+        assert found[request.custom_id]["body"]["usage"]["completion_tokens"] == len(alone.ids)
 
 
 def test_a_request_with_several_prompts_and_samples_has_one_answer(llm, tmp_path):
-    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    body = {"prompts": [[1, 2, 3], [4, 5]], "n": 2, "max_tokens": 4, "temperature": 1, "seed": 5}
-    path.write_bytes(line("many", body=body))
-    run(path, out, llm, slots=2)
-    wanted = [llm.generate(ids, max_tokens=4, temperature=1, seed=5 + i).ids for ids in body["prompts"] for i in (0, 1)]
-    assert told(out)["many"]["body"] == {"ids": wanted}
+    body = {"prompt": ["abc", [100, 101]], "n": 2, "max_tokens": 4, "temperature": 1, "seed": 5, "echo": True}
+    _, out = run(tmp_path, llm, line("many", body=body), slots=2)
+    wanted = [
+        before + llm.generate(prompt, max_tokens=4, temperature=1, seed=5 + i).text
+        for before, prompt in (("abc", "abc"), ("de", [100, 101]))
+        for i in (0, 1)
+    ]
+    assert [choice["text"] for choice in told(out)["many"]["body"]["choices"]] == wanted
 
 
 def test_what_is_wrong_with_a_line_is_its_answer(llm, tmp_path):
-    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines = [
-        line("good", body={"prompt": [1], "max_tokens": 1}),
-        line("long", body={"prompt": [1] * 129}),
-        line("strange", body={"prompt": [1], "max_token": 1}),
-        line("half", body={"prompts": [[1], [97]], "max_tokens": 4}),  # the engine has the first prompt already
-    ]
-    path.write_bytes(b"\n".join(lines))
-    counts = run(path, out, llm)
-    assert (counts.answered, counts.refused) == (1, 3)
+    ask = {"prompt": "a", "max_tokens": 1}
+    chat = {"url": "/v1/chat/completions"}
+    bad = {
+        "long": (line("long", body={"prompt": "x" * 257}), "257 tokens, more than the context of 256", "prompt", 400),
+        "strange": (line("strange", body=ask | {"max_token": 1}), "no parameter 'max_token'", "max_token", 400),
+        "streamed": (line("streamed", body=ask | {"stream": True}), "can't be streamed", "stream", 400),
+        "model": (line("model", body=ask | {"model": "gpt"}), "no model 'gpt' here, but 'speaker'", "model", 404),
+        "half": (line("half", body={"prompt": [[1], [275]]}), "id 275 is outside", "prompt", 400),
+        "system": (
+            line("system", body={"messages": [{"role": "system", "content": "forbidden"}]}, **chat),
+            "System role refused", "messages", 400,
+        ),
+        "url": (line("url", url="/v1/embeddings"), "line 7: url should be one of", "url", 400),
+        None: (b"{", "line 8: not JSON", None, 400),
+    }  # fmt: skip
+    counts, out = run(tmp_path, llm, *(raw for raw, *_ in bad.values()), line("good", body=ask | {"model": "speaker"}))
+    assert (counts.answered, counts.refused) == (1, len(bad))
     found = told(out)
-    assert [found[name]["status_code"] for name in ("good", "long", "strange", "half")] == [200, 400, 400, 400]
-    assert "129 tokens, more than the context of 128" in found["long"]["body"]["error"]["message"]
+    assert found["good"]["status_code"] == 200
+    for custom_id, (_, message, param, status) in bad.items():
+        error = found[custom_id]["body"]["error"]
+        assert message in error["message"]
+        assert (error["param"], found[custom_id]["status_code"]) == (param, status)
+        assert error["type"] == "invalid_request_error"
 
 
 def test_what_is_there_is_not_done_again(llm, tmp_path):
-    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    path.write_bytes(b"\n".join([*bodies(10), b"{"]))
-    run(path, out, llm)
-    whole = out.read_bytes()
-    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]) + whole.splitlines(keepends=True)[4][:20])
-    counts = run(path, out, llm)
+    asked = [*lines(10), b"{"]
+    _, out = run(tmp_path, llm, *asked)
+    whole, before = told(out), out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join(before[:4]) + before[4][:20])
+    counts, _ = run(tmp_path, llm, *asked)
     assert (counts.before, counts.answered + counts.refused) == (4, 7)
-    assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
-    counts = run(path, out, llm)
+    assert told(out) == whole
+    assert out.read_bytes().splitlines(keepends=True)[:4] == before[:4]
+    counts, _ = run(tmp_path, llm, *asked)
     assert (counts.before, counts.answered, counts.refused) == (11, 0, 0)
+
+
+def test_a_request_without_a_seed_has_one_that_goes_by_the_line(llm, tmp_path):
+    ask = {"prompt": "a", "max_tokens": 8, "temperature": 1}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    first, second = (run(tmp_path / name, llm, line("a", body=ask), line("b", body=ask))[1] for name in ("one", "two"))
+    assert told(first) == told(second)
+    seeds = {name: found["body"]["choices"][0]["seed"] for name, found in told(first).items()}
+    assert seeds["a"] != seeds["b"]
 
 
 def test_requests_are_read_no_further_than_the_engine_needs(llm):
@@ -99,10 +106,11 @@ def test_requests_are_read_no_further_than_the_engine_needs(llm):
     def endless():
         for i in itertools.count():
             read.append(i)
-            yield BatchRequest(i, f"batch_req_{i:032x}", str(i), "/v1/completions", {"prompt": [1], "max_tokens": 5})
+            body = {"prompt": [1], "max_tokens": 5}
+            yield BatchRequest(i, f"batch_req_{i:032x}", str(i), "/v1/completions", body)
 
     engine = Engine(llm, slots=3)
-    results = answer(endless(), engine, PlainDialect())
+    results = answer(endless(), engine, Bodies(engine, "speaker"))
     for done in range(1, 30):
         next(results)
         assert len(read) <= done + 6

@@ -28,12 +28,13 @@ class Answers:
     """
 
     def __init__(self, path: Path):
-        """`path` need not be there; its folder must be."""
-        self.path = path
+        """`path` need not be there, nor its folder."""
+        self.path = path = path.resolve()
         self._lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
 
     def __enter__(self) -> Answers:
         """Raises `BadRequest` where another job has the file, or where it holds anything but answers."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire()
         except Timeout:

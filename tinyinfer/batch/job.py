@@ -41,12 +41,13 @@ class Counts:
 
 
 def run_batch(requests: Iterable[BatchRequest], answers: Answers, engine: Engine, name: str) -> Iterator[Counts]:
-    """Answer what is not answered yet, writing each answer as soon as it is whole; yields the counts as they grow.
+    """Answer what is not answered yet, writing each answer as soon as it is whole; yields the counts, first and as they grow.
 
     `name` is the model's, which requests may give. Raises `BadRequest` where the file of answers belongs to other
     requests, and what the disk raises.
     """
     counts = Counts()
+    yield counts
     for request, status, body in answer(_new(requests, answers, counts), engine, Bodies(engine, name)):
         answers.write(request, status, body)
         counts.note(status)

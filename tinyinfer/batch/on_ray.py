@@ -51,7 +51,9 @@ class Worker:
             (request.line, request.id, request.custom_id, status, json.dumps(body))
             for request, status, body in answer(requests, self._engine, self._bodies)
         ]
-        return dict(zip(("line", "id", "custom_id", "status", "body"), map(list, zip(*found, strict=True)), strict=True))
+        return dict(
+            zip(("line", "id", "custom_id", "status", "body"), map(list, zip(*found, strict=True)), strict=True)
+        )
 
 
 def run_on_ray(path: Path, answers: Answers, recipe: Recipe, address: str) -> Iterator[Counts]:
@@ -60,9 +62,9 @@ def run_on_ray(path: Path, answers: Answers, recipe: Recipe, address: str) -> It
     Only where lines are and their ids stay in memory. Raises as `run_batch` does, `BadRequest` where there is no such
     cluster, and `TinyinferError` where it brings no answers.
     """
-    counts = Counts()
+    counts, left = Counts(), []
     with _connected(address):
-        left = []
+        yield counts
         for request in read_requests(path):
             if answers.has(request):
                 counts.before += 1

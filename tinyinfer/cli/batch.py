@@ -48,10 +48,10 @@ def batch_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 
 def batch(args: argparse.Namespace) -> int:
     """Answer what is not answered yet, and say what became of all."""
-    from ..batch.requests import count_requests
-
     source, out = _settle(args)
     limit_threads(args)
+    from ..batch.requests import count_requests
+
     total = count_requests(source)
     args.model = args.model or _named_model(source)
     args.alias = args.alias or model_name(args.model)
@@ -105,7 +105,9 @@ def _here(args: argparse.Namespace, source: Path, answers: Answers) -> Iterator[
     yield from run_batch(read_requests(source), answers, engine, args.alias)
     if args.verbose:
         load = engine.load
-        note(f"{load.prompt_tokens:,} prompt tokens, {load.cached_tokens:,} of them cached; {load.new_tokens:,} new ones")
+        note(
+            f"{load.prompt_tokens:,} prompt tokens, {load.cached_tokens:,} of them cached; {load.new_tokens:,} new ones"
+        )
 
 
 def _on_ray(args: argparse.Namespace, source: Path, answers: Answers) -> Iterator[Counts]:
@@ -120,8 +122,8 @@ def _on_ray(args: argparse.Namespace, source: Path, answers: Answers) -> Iterato
 
 
 def _shown(counts: Iterator[Counts], total: int, quiet: bool) -> Counts:
-    """The last counts, when all are done."""
-    shown = 0
+    """The last counts, when all are done; nothing is drawn before the model is there."""
+    found, shown = next(counts), 0
     with progress_bars(quiet)("requests", total, "") as bar:
         for found in counts:
             bar.update(found.done - shown)

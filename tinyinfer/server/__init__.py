@@ -3,7 +3,8 @@
     asked.py      a request's JSON -> what is asked; every field is taken, or refused by name
     shapes.py     completions and pieces -> OpenAI's JSON, whole and streamed
     errors.py     what goes wrong -> status and OpenAI's form of an error
-    service.py    the model, from loading to draining; prompts to engine requests, and their events
+    prepared.py   what is asked -> requests of the engine
+    service.py    the model, from loading to draining; requests of the engine, and their events
     body.py       a request's body within its limits, as strict JSON
     routes.py     one function for each route
     guard.py      what stands before every route: key, host, time, the count of what was answered
@@ -12,12 +13,25 @@
     run.py        a socket, a server, signals
     page.html     the chat at /
 
-Needs the extra `serve`: starlette, uvicorn and prometheus-client.
+Needs the extra `serve`: starlette, uvicorn and prometheus-client; but asked, shapes, prepared and errors don't, which
+batches use too.
 """
 
 from __future__ import annotations
 
-from .app import Settings, create_app
-from .service import Service
+from typing import Any
 
 __all__ = ["Service", "Settings", "create_app"]
+
+
+def __getattr__(name: str) -> Any:
+    """Starlette is imported by whoever needs it."""
+    if name in ("Settings", "create_app"):
+        from . import app
+
+        return getattr(app, name)
+    if name == "Service":
+        from .service import Service
+
+        return Service
+    raise AttributeError(name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
-
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadRequest, ContextOverflow, MissingExtra, SamplingError, TinyinferError, UnsupportedModel
+
+if TYPE_CHECKING:  # not all who have errors to tell have HTTP
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}  # else by the first digit
 CLOSE = {"connection": "close"}  # where the rest of the request is not read
@@ -61,6 +62,10 @@ def refusal_of(error: Exception) -> Refusal:
 
 async def answer_error(request: Request, error: Exception) -> Response:
     """For Starlette: any error that a route raises."""
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
+    from starlette.responses import Response
+
     if isinstance(error, HTTPException):
         error = _of_router(request, error)
     if isinstance(error, ClientDisconnect):
@@ -87,4 +92,6 @@ def json_bytes(value: Any) -> bytes:
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
+    from starlette.responses import Response
+
     return Response(json_bytes(value), status, dict(headers or {}), "application/json")

@@ -16,6 +16,7 @@ from ..errors import BadRequest, QueueFull
 from .asked import Asked
 from .errors import Refusal
 from .metrics import Metrics
+from .prepared import check_model, prepared
 
 if TYPE_CHECKING:
     from ..llm import LLM
@@ -73,11 +74,7 @@ class Service:
 
     def check_model(self, name: Any) -> None:
         """Raises `Refusal` for the name of another model than the one there is; no name means that one."""
-        if name is not None and not isinstance(name, str):
-            raise BadRequest(f"model should be text, found {str(name)[:80]}", "model")
-        if name is not None and name != self.name:
-            known = f"there is no model {name[:80]!r} here, but {self.name!r}"
-            raise Refusal(404, known, "model", "model_not_found")
+        check_model(name, self.name)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -102,11 +99,7 @@ class Service:
         most = self._how.get("queue")
         if most is not None and len(asked.prompts) > engine.slots + most:
             raise BadRequest(f"prompt holds {len(asked.prompts):,} prompts, more than can wait here", "prompt")
-        how = {"n": asked.n, "adapters": asked.adapters, "priority": asked.priority}
-        if asked.messages is None:
-            return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
-        with named({"prompt": "messages"}):
-            return [engine.prepare(engine.llm.chat_ids(asked.messages), asked.params, **how)]
+        return prepared(engine, asked)
 
     @asynccontextmanager
     async def running(self, requests: list[Request]) -> AsyncIterator[AsyncIterator[tuple[int, Piece]]]:
@@ -146,13 +139,3 @@ async def _pieces(queue: asyncio.Queue[Event], firsts: dict[int, int], count: in
             raise event.error
         count -= event.piece.completion is not None
         yield firsts[event.id] + event.index, event.piece
-
-
-@contextmanager
-def named(names: dict[str, str]) -> Iterator[None]:
-    """Errors name a parameter as the sender does."""
-    try:
-        yield
-    except BadRequest as error:
-        error.parameter = names.get(error.parameter, error.parameter)
-        raise

@@ -1,0 +1,50 @@
+"""What is asked -> requests of the engine: for the routes of the server, and for batches, which have no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..engine import Engine
+from ..engine.request import Request
+from ..errors import BadRequest
+from ..text.tokenizer import Tokenizer
+from .asked import Asked
+from .errors import Refusal
+
+
+def check_model(asked: Any, name: str) -> None:
+    """Raises `Refusal` where a model is asked for that is not the one of that name; none means that one."""
+    if asked is not None and not isinstance(asked, str):
+        raise BadRequest(f"model should be text, found {str(asked)[:80]}", "model")
+    if asked is not None and asked != name:
+        raise Refusal(404, f"there is no model {asked[:80]!r} here, but {name!r}", "model", "model_not_found")
+
+
+def prepared(engine: Engine, asked: Asked) -> list[Request]:
+    """A request of the engine for each prompt. Raises `BadRequest` for what can't be answered, naming the field."""
+    how = {"n": asked.n, "adapters": asked.adapters, "priority": asked.priority}
+    if asked.messages is None:
+        return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
+    with named({"prompt": "messages"}):
+        return [engine.prepare(engine.llm.chat_ids(asked.messages), asked.params, **how)]
+
+
+def echoed(asked: Asked, requests: Sequence[Request], tokenizer: Tokenizer | None) -> list[str]:
+    """The text of each prompt where it is to stand before the answers; else nothing."""
+    found = []
+    for prompt, request in zip(asked.prompts, requests if asked.echo else (), strict=asked.echo):
+        ids = request.answer.prompt_ids
+        found.append(prompt if isinstance(prompt, str) else tokenizer.decode(ids) if tokenizer else "")
+    return found
+
+
+@contextmanager
+def named(names: dict[str, str]) -> Iterator[None]:
+    """Errors name a parameter as the sender does."""
+    try:
+        yield
+    except BadRequest as error:
+        error.parameter = names.get(error.parameter, error.parameter)
+        raise
