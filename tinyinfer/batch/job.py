@@ -41,7 +41,7 @@ class Counts:
 
 
 def run_batch(requests: Iterable[BatchRequest], answers: Answers, engine: Engine, name: str) -> Iterator[Counts]:
-    """Answer what is not answered yet, writing each answer as soon as it is whole; yields the counts, first and as they grow.
+    """Answer what is not answered yet, writing each answer as soon as it is whole; yields counts, which grow.
 
     `name` is the model's, which requests may give. Raises `BadRequest` where the file of answers belongs to other
     requests, and what the disk raises.

@@ -22,6 +22,7 @@ from .job import Counts, Result, answer
 from .requests import BatchRequest, read_requests, request_at
 
 BLOCK = 16  # requests for each slot that an engine takes at once: slots stand empty only at their end
+RESULT = "line", "id", "custom_id", "status", "body"
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,17 @@ class Worker:
         self._bodies = Bodies(self._engine, recipe.name)
 
     def __call__(self, block: dict[str, Any]) -> dict[str, list]:
-        """Answer a block of requests: columns "line" and "raw" to "id", "custom_id", "status" and "body", as JSON."""
+        """Answer a block of requests: columns "line" and "raw" to those in RESULT, the body as JSON."""
         requests = (request_at(int(line), raw) for line, raw in zip(block["line"], block["raw"], strict=True))
-        found = [
+        rows = [
             (request.line, request.id, request.custom_id, status, json.dumps(body))
             for request, status, body in answer(requests, self._engine, self._bodies)
         ]
-        return dict(
-            zip(("line", "id", "custom_id", "status", "body"), map(list, zip(*found, strict=True)), strict=True)
-        )
+        return {name: list(column) for name, column in zip(RESULT, zip(*rows, strict=True), strict=True)}
 
 
 def run_on_ray(path: Path, answers: Answers, recipe: Recipe, address: str) -> Iterator[Counts]:
-    """`run_batch` by all machines of a cluster; yields the counts as they grow.
+    """`run_batch` by all machines of a cluster; yields counts, which grow.
 
     Only where lines are and their ids stay in memory. Raises as `run_batch` does, `BadRequest` where there is no such
     cluster, and `TinyinferError` where it brings no answers.
