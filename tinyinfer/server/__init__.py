@@ -6,7 +6,8 @@
     prepared.py   what is asked -> requests of the engine
     service.py    the model, from loading to draining; requests of the engine, and their events
     body.py       a request's body within its limits, as strict JSON
-    routes.py     one function for each route
+    routes.py     one function for each route; embeddings.py one more
+    events.py     server-sent events
     guard.py      what stands before every route: key, host, time, the count of what was answered
     metrics.py    /metrics
     app.py        all of these put together

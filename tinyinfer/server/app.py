@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from ..errors import TinyinferError
-from . import routes
+from . import embeddings, routes
 from .errors import Refusal, answer_error
 from .guard import Guard
 from .service import Service
@@ -38,6 +38,7 @@ ROUTES = [
     Route("/v1/models/{name:path}", routes.model, methods=["GET"]),
     Route("/v1/chat/completions", routes.chat, methods=["POST"]),
     Route("/v1/completions", routes.completions, methods=["POST"]),
+    Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
     Route("/tokenize", routes.tokenize, methods=["POST"]),
     Route("/detokenize", routes.detokenize, methods=["POST"]),
 ]

@@ -57,14 +57,14 @@ def _model(service: Service) -> dict[str, Any]:
 
 async def chat(request: Request) -> Response:
     """/v1/chat/completions."""
-    service, asked = service_of(request), read_chat(await _body(request))
+    service, asked = service_of(request), read_chat(await body_of(request))
     shape = ChatShape(service.name, service.tokenizer, asked.n, asked.include_usage)
     return Answering(service, asked, await service.prepared(asked), shape)
 
 
 async def completions(request: Request) -> Response:
     """/v1/completions."""
-    service, asked = service_of(request), read_text(await _body(request))
+    service, asked = service_of(request), read_text(await body_of(request))
     requests, tokenizer = await service.prepared(asked), service.tokenizer
     texts = echoed(asked, requests, tokenizer)
     shape = TextShape(service.name, tokenizer, asked.n, asked.include_usage, echoed=texts)
@@ -73,9 +73,9 @@ async def completions(request: Request) -> Response:
 
 async def tokenize(request: Request) -> Response:
     """The ids of a prompt or of a conversation, as they would be run."""
-    service, body = service_of(request), await _body(request)
+    service, body = service_of(request), await body_of(request)
     llm = service.ready().llm
-    _only(body, "model", "prompt", "messages", "add_special_tokens", "with_pieces")
+    only(body, "model", "prompt", "messages", "add_special_tokens", "with_pieces")
     if ("prompt" in body) == ("messages" in body):
         raise BadRequest("prompt or messages is needed, one of them", "prompt")
     special = flag("add_special_tokens", body.get("add_special_tokens", True))
@@ -93,8 +93,8 @@ async def tokenize(request: Request) -> Response:
 
 async def detokenize(request: Request) -> Response:
     """The text of ids."""
-    service, body = service_of(request), await _body(request)
-    _only(body, "model", "tokens")
+    service, body = service_of(request), await body_of(request)
+    only(body, "model", "tokens")
     tokens = body.get("tokens")
     if not isinstance(tokens, list):
         raise BadRequest("tokens is needed: a list of ids", "tokens")
@@ -102,7 +102,8 @@ async def detokenize(request: Request) -> Response:
         return json_response({"prompt": service.ready().llm.tokenizer.decode(tokens)})
 
 
-def _only(body: dict[str, Any], *names: str) -> None:
+def only(body: dict[str, Any], *names: str) -> None:
+    """Raises `BadRequest` for a field of another name."""
     for name in body:
         if name not in names:
             raise BadRequest(f"there is no parameter {name[:80]!r} here", name[:80])
@@ -113,7 +114,8 @@ def service_of(request: Request) -> Service:
     return request.app.state.service
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def body_of(request: Request) -> dict[str, Any]:
+    """What a request asks the model that is served. Raises as `read_object`, `ready` and `check_model` do."""
     service, settings = service_of(request), request.app.state.settings
     service.ready()
     body = await read_object(request, settings.most_bytes, settings.body_seconds)

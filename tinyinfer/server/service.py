@@ -39,6 +39,7 @@ class Service:
         self.engine: Engine | None = None
         self.draining = False
         self.since = int(time.time())  # when the model was there, else when it began to be loaded
+        self.embedding = asyncio.Lock()  # one at a time: the engine has its own thread
         self._how = engine
         self._open = 0  # requests that are being answered
         self._seconds: float | None = None  # that one takes, as a running mean
