@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,19 +91,18 @@ def _write(answers: Answers, counts: Counts, result: Result) -> None:
 
 def _results(path: Path, places: list[tuple[int, int]], recipe: Recipe) -> Iterator[Result]:
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = [node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    if not nodes:
+        raise TinyinferError("no machine of the Ray cluster has a processor to give")
+    here = {f"node:{ray.util.get_node_ip_address()}": 0.001}  # every node has one of its own
     most = BLOCK * recipe.engine.get("slots", 8)
     size = min(most, -(-len(places) // (4 * len(nodes))))
     rows = [{"line": line, "offset": offset} for line, offset in places]
     data = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // size))
+    data = data.map_batches(_read_lines, fn_args=(str(path.resolve()),), batch_size=None, num_cpus=0, resources=here)
     data = data.map_batches(
-        _read_lines, fn_args=(str(path.resolve()),), batch_size=None, num_cpus=0, scheduling_strategy=here
-    )
-    data = data.map_batches(
-        Worker, fn_constructor_args=(recipe,), batch_size=None, num_cpus=min(nodes), scheduling_strategy="SPREAD",
+        Worker, fn_constructor_args=(recipe,), batch_size=None, num_cpus=min(nodes),
         compute=ray.data.ActorPoolStrategy(size=len(nodes)),
     )  # fmt: skip
     for row in data.iter_rows():
@@ -120,6 +120,17 @@ def _read_lines(block: dict[str, Any], path: str) -> dict[str, list]:
     return {"line": list(block["line"]), "raw": raw}
 
 
+def _check_reached(address: str) -> None:
+    """Raises `BadRequest` where nothing listens at host:port: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise BadRequest(f"no Ray cluster at {address!r}: {error}", "ray") from None
+
+
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
     """In a cluster, the one that this process is in already, where it is."""
@@ -130,6 +141,7 @@ def _connected(address: str) -> Iterator[None]:
         raise MissingExtra("a batch on several machines", "ray") from error
     ours = not ray.is_initialized()
     if ours:
+        _check_reached(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError) as error:
