@@ -102,7 +102,7 @@ def _results(path: Path, places: list[tuple[int, int]], recipe: Recipe) -> Itera
     data = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // size))
     data = data.map_batches(_read_lines, fn_args=(str(path.resolve()),), batch_size=None, num_cpus=0, resources=here)
     data = data.map_batches(
-        Worker, fn_constructor_args=(recipe,), batch_size=None, num_cpus=min(nodes),
+        Worker, fn_constructor_args=(recipe,), batch_size=None, num_cpus=min(nodes) / 2,
         compute=ray.data.ActorPoolStrategy(size=len(nodes)),
     )  # fmt: skip
     for row in data.iter_rows():

@@ -17,8 +17,9 @@ from ..errors import BadRequest
 from ..sampling.checks import flag, one_of
 from .asked import read_prompts
 from .errors import json_response
+from .prepared import named
 from .routes import body_of, only, service_of, while_connected
-from .service import Service, named
+from .service import Service
 
 AT_ONCE = 16  # texts, after which others have a turn, and a client may have gone
 FIELDS = ("model", "input", "encoding_format", "dimensions", "user", "pooling", "normalize", "adapters")
