@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.commands import refused, tinyinfer
 from tests.lab.stream_server import ANSWER, answer, event, serving, usage
+from tests.server.served import HELLO, served
 from tinyinfer.errors import BadRequest
 from tinyinfer.lab.http_client import target_of
 from tinyinfer.lab.load import Mix, Sent, first_model, plan, report, run
@@ -150,6 +151,22 @@ def test_the_model_is_the_first_that_the_server_has():
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(BadRequest):
         target_of(url)
+
+
+def test_our_own_server_is_understood():
+    with served() as server:
+        target = target_of(server.url)
+        assert asyncio.run(first_model(target)) == "chain"
+        mix = Mix(prompt_words=5, most_prompt_words=20, shared_words=20)
+        sent = asyncio.run(run(target, plan(mix, 100, 30, 0, "chain"), 60))
+    found = report(sent)
+    assert found.errors == {}
+    for one, arrival in zip(sent, plan(mix, 100, 30, 0, "chain"), strict=True):
+        assert one.completion_tokens == min(arrival.body["max_tokens"], len(HELLO) + 1)  # it ends with one of its own
+        assert one.pieces == min(arrival.body["max_tokens"], len(HELLO))
+        assert one.prompt_tokens > 20
+        assert one.at < one.first <= one.last <= one.end
+    assert found.cached_tokens > 0
 
 
 def test_the_command_prints_a_table_or_json():
