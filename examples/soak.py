@@ -21,6 +21,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -220,12 +221,17 @@ def main() -> int:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             address = next(found for line in server.stderr if (found := re.search(r"is ready: (http\S+)", line)))[1]
+            said: list[str] = []
+            reading = threading.Thread(target=said.extend, args=[server.stderr])  # a full pipe would hold the server up
+            reading.start()
             well = asyncio.run(soak(target_of(address), server, args.minutes, args.seed))
         finally:
             server.terminate()
-            _, rest = server.communicate(timeout=60)
-    if rest.strip() or server.returncode not in (0, 143):
-        print(f"the server ended with {server.returncode} and said:", rest[-2000:])
+            server.wait(timeout=60)
+        reading.join()
+    if said or server.returncode not in (0, 143):
+        well = False
+        print(f"FAULT: the server ended with {server.returncode} and said {len(said)} lines:", "".join(said[:40]))
     print("all was well" if well else "see the faults above")
     return not well
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
+    from .text.calls import ToolCall
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
     "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Engine": "engine", "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
+    "ToolCall": "text.calls",
 }  # fmt: skip
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "Timings",
     "TinyinferError",
     "TokenLogprob",
+    "ToolCall",
     "load",
 ]
 

@@ -22,14 +22,16 @@ def generate(held: CachedSequence, answer: Answer, adapters: Adapters = ()) -> I
     answer.begin()
     if answer.going or answer.read_prompt:
         held.answer = answer
-        logits, cached = held.prefill(answer.prompt_ids, adapters, answer.read_prompt)
+        logits, cached = held.prefill(answer.prompt_ids, adapters, answer.read_prompt, answer.rolling)
         answer.prefilled(cached)
+        answer.dropped_tokens = held.dropped
     while answer.going:
         if answer.ids:
             if held.answer is not answer:
                 raise BadRequest("this answer can't go on: its session has begun another one since")
             answer.resume()
             logits = held.step(answer.ids[-1])
+            answer.dropped_tokens = held.dropped
         if piece := answer.take(logits):
             yield piece
     yield answer.finish()

@@ -22,22 +22,30 @@ from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
+from .constraints.constraint import Constraint
+from .constraints.grammars import Grammars
 from .embedding import embed
 from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .fingerprint import adapters_fingerprint, fingerprints
 from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
 from .model.forward import Model
 from .model.tensors import collect_tensors
+from .rolling import check_rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
 from .sampling.plan import Vocabulary
 from .sampling.sampler import Sampler
-from .text.chat import ChatTemplate
+from .saved import SavedCache, bytes_of, restored, write_cache
+from .text.chat import ChatPrompt, ChatTemplate, chat_prompt
+from .text.markup import Markup, MarkupDecoder, Said
 from .text.stream import StreamDecoder
 from .text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
+Tools = Sequence[Mapping[str, Any]]  # as in OpenAI's API
+Prompt = str | Sequence[int] | ChatPrompt
 
 
 def load(
@@ -148,6 +156,12 @@ class LLM:
             raise TemplateError(f"{self.path}: this model has no chat template, so it can only continue a prompt")
         return ChatTemplate(self.checkpoint.chat_template, self.tokenizer.special_tokens)
 
+    @cached_property
+    def tool_template(self) -> ChatTemplate:
+        """The template for conversations with tools, which a few models have beside the other."""
+        source = self.checkpoint.tool_template
+        return ChatTemplate(source, self.tokenizer.special_tokens) if source else self.chat_template
+
     def load_adapter(self, folder: str | os.PathLike, name: str | None = None) -> str:
         """Have a LoRA adapter at hand, a folder as PEFT saves it; gives its name, by default the folder's own.
 
@@ -174,26 +188,45 @@ class LLM:
         """A conversation or document that grows: its cache is kept from call to call."""
         return Session(self)
 
-    def stream(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Iterator[Piece]:
-        """Continue a prompt, text or ids, yielding pieces as they come.
+    def save_cache(self, session: Session, file: str | os.PathLike) -> None:
+        """Write what a session holds to a file, for `load_cache`; an older file there is replaced when it is whole."""
+        write_cache(session._held, self._cache_key(session._held.adapters), self.path.name, file)
+
+    def load_cache(self, file: str | os.PathLike, adapters: Wish = None) -> Session:
+        """A session that holds what one held when it was saved, maybe by another process.
+
+        Raises `BadRequest` where it was saved with what makes other keys and values, saying what: another model,
+        tokenizer, chat template or dtype of the cache, or other adapters than `adapters`, by default the usual ones;
+        and `BadCheckpoint` where it is damaged, or no such file.
+        """
+        return self._restored(SavedCache.read(file), adapters)
+
+    def export_cache(self, session: Session) -> bytes:
+        """What `save_cache` writes, as bytes: for another process to `import_cache`."""
+        return bytes_of(session._held, self._cache_key(session._held.adapters), self.path.name)
+
+    def import_cache(self, content: bytes, adapters: Wish = None) -> Session:
+        """A session that holds what `export_cache` was given; raises as `load_cache`."""
+        return self._restored(SavedCache.from_bytes(content), adapters)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Iterator[Piece]:
+        """Continue a prompt, text, ids or what `chat_prompt` gives, yielding pieces as they come.
 
         `overrides` are fields of SamplingParams, and `adapters`, see `load_adapter`; so they are in what follows.
+        With `graphemes=True` no piece ends inside of what is seen as one character, such as a flag or a letter and its
+        accents; each then comes when the next begins, and the whole is the same.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
         prompt alone is longer than the context. A model without a tokenizer takes and gives ids, and its text is "".
         """
         return self.session().stream(prompt, params, **overrides)
 
-    def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Completion:
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """Continue a prompt, text or ids; see `stream`."""
         return _last(self.stream(prompt, params, **overrides))
 
     def samples(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         n: int,
         params: SamplingParams | None = None,
         *,
@@ -206,19 +239,19 @@ class LLM:
         """
         if type(n) is not int or n < 1:
             raise BadRequest(f"n should be a whole number from 1, found {n!r}", "n")
-        ids, params = self.prompt_ids(prompt), self.resolved_params(params, **overrides)
+        params = self.resolved_params(params, **overrides)
         first, chosen = CachedSequence(self.model), self.adapters.chosen(adapters)
-        pieces = self._answer(first, ids, params, chosen)
+        pieces = self._answer(first, prompt, params, chosen)
         began = next(pieces)  # the prompt has been run, and nothing after it
         branches = [first.fork() for _ in range(n - 1)]
         found = [began.completion or _last(pieces)]
         for i, branch in enumerate(branches, 1):
-            found.append(_last(self._answer(branch, ids, params.with_overrides(seed=params.seed + i), chosen)))
+            found.append(_last(self._answer(branch, prompt, params.with_overrides(seed=params.seed + i), chosen)))
         return found
 
     def beams(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         num_beams: int,
         params: SamplingParams | None = None,
         *,
@@ -240,7 +273,16 @@ class LLM:
         params = greedy_params(_overridden(params, overrides)).resolved(self.checkpoint.generation_config)
         vocabulary = Vocabulary(self.config.vocab_size, self.stop_ids, self._dry_breakers(params))
         held = CachedSequence(self.model)
-        return beams(held, ids, params, search, vocabulary, lambda: self._text_decoder(params), self.context, chosen)
+        return beams(
+            held,
+            ids,
+            params,
+            search,
+            vocabulary,
+            lambda: self._text_decoder(prompt, params, False),
+            self.context,
+            chosen,
+        )
 
     def score(self, prompt: str | Sequence[int], continuation: str | Sequence[int], adapters: Wish = None) -> Score:
         """How likely a continuation is after a prompt, by the model's raw distribution.
@@ -281,35 +323,51 @@ class LLM:
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """Answer a conversation in the model's own template, yielding pieces as they come.
 
-        Raises `TemplateError` where the template refuses the conversation, and as `stream` does.
+        `tools` are descriptions as in OpenAI's API. What the model calls, and what it thinks before it answers, is kept
+        apart from the text, see `Completion`; `tool_format` names how calls are written ("hermes", "llama3", "mistral",
+        "granite", "gemma"; "none" leaves all in the text) where the template does not show it.
+
+        Raises `TemplateError` where the template refuses the conversation, and `BadRequest` where it has no place for
+        tools; else as `stream` does.
         """
-        return self.session().chat_stream(messages, params, tools, **overrides)
+        return self.session().chat_stream(messages, params, tools, tool_format, **overrides)
 
     def chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Completion:
         """Answer a conversation; see `chat_stream`."""
-        return _last(self.chat_stream(messages, params, tools, **overrides))
+        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
 
-    def chat_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+    def chat_prompt(
+        self, messages: Sequence[Message], tools: Tools | None = None, tool_format: str | None = None
+    ) -> ChatPrompt:
+        """What a conversation becomes: ids, and how the answer is to be read; see `chat_stream`."""
+        template = self.tool_template if tools else self.chat_template
+        return chat_prompt(template, self.tokenizer, messages, tools, tool_format)
+
+    def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
         """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""
-        return self.tokenizer.encode(self.chat_template.render(messages, tools), add_special_tokens=False)
+        return self.chat_prompt(messages, tools).ids
 
-    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, params: SamplingParams | None = None) -> list[int]:
         """A prompt as valid ids: text is tokenized, with one BOS where the tokenizer asks; an empty one becomes BOS.
 
         Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
-        `ContextOverflow` for one longer than the context.
+        `ContextOverflow` for one longer than the context, unless `params` say that it rolls.
         """
+        if isinstance(prompt, ChatPrompt):
+            prompt = prompt.ids
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         ids = self._checked_ids(ids, "text or a flat list of ids")
         if not ids:
@@ -317,7 +375,8 @@ class LLM:
             if bos is None:
                 raise BadRequest("the prompt is empty, and the model has no BOS token to begin from", "prompt")
             ids = self._checked_ids([bos], "a BOS id")
-        if len(ids) > self.context:
+        rolls = params is not None and params.context_full == "roll"
+        if len(ids) > self.context and not rolls:
             both = f"{len(ids):,} tokens, more than the context of {self.context:,}"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         return ids
@@ -327,28 +386,69 @@ class LLM:
         return _overridden(params, overrides).resolved(self.checkpoint.generation_config)
 
     def _answer(
-        self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
+        self,
+        held: CachedSequence,
+        prompt: Prompt,
+        params: SamplingParams,
+        adapters: Sequence[tuple[Adapter, float]],
+        graphemes: bool = False,
     ) -> Iterator[Piece]:
         """`generate` with all that this model adds; what was asked is checked before the first piece."""
-        return generate(held, self.new_answer(ids, params), adapters)
+        return generate(held, self.new_answer(prompt, params, graphemes=graphemes), adapters)
 
-    def new_answer(self, prompt_ids: list[int], params: SamplingParams, context: int | None = None) -> Answer:
-        """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
+    def new_answer(
+        self, prompt: Prompt, params: SamplingParams, context: int | None = None, graphemes: bool = False
+    ) -> Answer:
+        """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
 
-        `context`, by default the model's, is what prompt and answer share.
-        Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
-        tokenizer where there is none.
+        `context`, by default the model's, is what prompt and answer share; for `graphemes` see `stream`.
+        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, a constraint that can't be
+        compiled, or a text that can't roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
         """
-        decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
-        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
-        return Answer(prompt_ids, sampler, self.stop_ids, decoder, context or self.context)
+        ids = self.prompt_ids(prompt, params)
+        decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
+        vocab_size, constraint = self.config.vocab_size, self.constraint(params)
+        sampler = Sampler(params, vocab_size, ids, self.stop_ids, breakers, constraint)
+        answer = Answer(ids, sampler, self.stop_ids, decoder, context or self.context)
+        if answer.rolling:
+            check_rolling(self.config, answer.rolling)
+        return answer
 
-    def _text_decoder(self, params: SamplingParams) -> TextDecoder:
+    def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
+        chosen, session = self.adapters.chosen(adapters), self.session()
+        session._held = restored(self.model, saved, self._cache_key(chosen))
+        session._held.adapters = chosen
+        return session
+
+    def _cache_key(self, adapters: Sequence[tuple[Adapter, float]]) -> dict[str, str]:
+        return self._fingerprints | {"adapters": adapters_fingerprint(adapters)}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return fingerprints(self.checkpoint, self.model)
+
+    def _text_decoder(self, prompt: Prompt, params: SamplingParams, graphemes: bool) -> TextDecoder:
         if self._tokenizer is not None:
-            return StreamDecoder(self._tokenizer, params.stop)
+            markup = prompt.markup if isinstance(prompt, ChatPrompt) else Markup()
+            shown = frozenset(map(self._tokenizer.id_of, markup.special))
+            return MarkupDecoder(StreamDecoder(self._tokenizer, params.stop, shown, graphemes), markup)
         if params.stop:
             raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
         return _NoText()
+
+    def constraint(self, params: SamplingParams) -> Constraint | None:
+        """Which ids an answer may consist of, at its beginning; None where `params` leave it free.
+
+        Raises `BadRequest` for what can't be compiled, `UnsupportedModel` where there is no tokenizer, and
+        `MissingExtra` where llguidance is not installed.
+        """
+        return None if params.constrained_by is None else self._grammars.constraint(params)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        if self._tokenizer is None:
+            raise UnsupportedModel(f"{self.path}: a constraint needs a tokenizer, and this model came without one")
+        return Grammars(self._tokenizer, self.config.vocab_size, self.stop_ids)
 
     def _dry_breakers(self, params: SamplingParams) -> list[tuple[int, ...]]:
         """The ids of DRY's breakers: every token that holds the text of one, and the tokens of one that takes several.
@@ -392,25 +492,24 @@ class Session:
 
     @property
     def cached_ids(self) -> list[int]:
-        """The ids whose keys and values are held."""
+        """The ids whose keys and values are held; of a text that rolls, also those that were dropped."""
         return list(self._held.ids)
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         adapters: Wish = None,
+        graphemes: bool = False,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         params = self.llm.resolved_params(params, **overrides)
         chosen = self.llm.adapters.chosen(adapters)
-        return self.llm._answer(self._held, self.llm.prompt_ids(prompt), params, chosen)
+        return self.llm._answer(self._held, prompt, params, chosen, graphemes)
 
-    def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Completion:
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """As `LLM.generate`; the prompt is all of the text, not only what is new."""
         return _last(self.stream(prompt, params, **overrides))
 
@@ -418,21 +517,23 @@ class Session:
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.chat_stream`; the messages are all of the conversation, not only the new one."""
-        return self.stream(self.llm.chat_ids(messages, tools), params, **overrides)
+        return self.stream(self.llm.chat_prompt(messages, tools, tool_format), params, **overrides)
 
     def chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Completion:
         """As `LLM.chat`; the messages are all of the conversation, not only the new one."""
-        return _last(self.chat_stream(messages, params, tools, **overrides))
+        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
 
 
 class _NoText:
@@ -440,13 +541,13 @@ class _NoText:
 
     stop = None
 
-    def push(self, id: int) -> str:
+    def push(self, id: int) -> Said:
         """Nothing."""
-        return ""
+        return Said()
 
-    def finish(self) -> str:
+    def finish(self, cut: bool) -> Said:
         """Nothing."""
-        return ""
+        return Said()
 
 
 def _overridden(params: SamplingParams | None, overrides: Mapping[str, Any]) -> SamplingParams:

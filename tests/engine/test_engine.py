@@ -343,3 +343,9 @@ def test_generate_many_does_not_take_what_is_others(llm: LLM):
         engine.generate_many([text(3)])
     with pytest.raises(BadRequest, match="more often"):
         Engine(llm).generate_many([text(3)], n=2)
+
+
+def test_texts_that_outgrow_the_context_are_refused(llm: LLM):
+    with pytest.raises(BadRequest, match="only a session's texts can outgrow the context") as error:
+        Engine(llm).add([1, 2, 3], context_full="roll")
+    assert error.value.parameter == "context_full"

@@ -2,5 +2,9 @@
 
 from .blocks import DEFAULT_BLOCK_SIZE, KV_DTYPES, KVCache, Sequence, layer_places
 from .prefixes import PrefixTree
+from .transfer import arrays_of, layout_of, sequence_from
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "KV_DTYPES", "KVCache", "PrefixTree", "Sequence", "layer_places"]
+__all__ = [
+    "DEFAULT_BLOCK_SIZE", "KV_DTYPES", "KVCache", "PrefixTree", "Sequence", "arrays_of", "layer_places", "layout_of",
+    "sequence_from",
+]  # fmt: skip

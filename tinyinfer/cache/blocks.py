@@ -27,24 +27,30 @@ import numpy as np
 
 from ..config import ModelConfig
 from ..errors import OutOfBlocks
+from .kept import Kept, as_kept, widened
 
 DEFAULT_BLOCK_SIZE = 32
 KV_DTYPES = ("float16", "float32", "int8")  # of keys and values; int8 has a scale, float32, for each head and token
-LARGEST_HALF = 65504  # what float16 can't hold becomes this, with its sign
-TINY = np.float32(2.0**-118)  # numbers below it count as zeros in int8: one over their scale would overflow
+Turn = Callable[[int, np.ndarray], "np.ndarray | None"]  # see `Sequence.close_gap`
 
 
 class BlockPool:
-    """The blocks of all layers with the same window: `keys` and `values`, laid out as above, and scales or None."""
+    """The blocks of all layers with the same window: `keys` and `values`, laid out as above, and scales or None.
 
-    def __init__(self, layers: int, window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: str):
-        self.window, self.block_size = window, block_size
+    `layers` are their numbers in the model, in order.
+    """
+
+    def __init__(
+        self, layers: list[int], window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: str
+    ):
+        self.layers, self.window, self.block_size = layers, window, block_size
         self.most_blocks: int | None = None  # that it may grow to
-        self.keys = np.empty((layers, kv_heads, 0, head_dim, block_size), dtype)
-        self.values = np.empty((layers, kv_heads, 0, block_size, head_dim), dtype)
+        count = len(layers)
+        self.keys = np.empty((count, kv_heads, 0, head_dim, block_size), dtype)
+        self.values = np.empty((count, kv_heads, 0, block_size, head_dim), dtype)
         self.key_scales = self.value_scales = None
         if self.keys.dtype == np.int8:
-            self.key_scales, self.value_scales = (np.empty((layers, kv_heads, 0, block_size), np.float32) for _ in "kv")
+            self.key_scales, self.value_scales = (np.empty((count, kv_heads, 0, block_size), np.float32) for _ in "kv")
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
         self._shared: dict[int, int] = {}  # how many sequences beyond the first hold a block; those of one are not here
         self._forget: dict[int, Callable[[], None]] = {}  # of the remembered blocks: what to call when one is taken
@@ -179,9 +185,11 @@ class KVCache:
     def __init__(self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32"):
         self.block_size, self.dtype = block_size, dtype
         windows = [layer.window for layer in config.layers]
-        kinds = list(dict.fromkeys(windows))
+        layers: dict[int | None, list[int]] = {}
+        for number, window in enumerate(windows):
+            layers.setdefault(window, []).append(number)
         shape = *config.cache_shape, block_size
-        self.pools = [BlockPool(windows.count(kind), kind, *shape, dtype) for kind in kinds]
+        self.pools = [BlockPool(numbers, window, *shape, dtype) for window, numbers in layers.items()]
 
     def sequence(self) -> Sequence:
         """A new, empty sequence."""
@@ -259,6 +267,17 @@ class Sequence:
         for table in self.tables:
             table.cut_to(length)
 
+    def close_gap(self, keep: int, drop: int, turn: Turn) -> None:
+        """Forget the `drop` tokens after the first `keep`; those that follow move up, and take their positions.
+
+        `turn(layer, keys)` gives the keys of a layer, float32 [n, kv_heads, head_dim], as they are at positions `drop`
+        lower, to be kept as new ones are; or None where positions are not in them. Values move as they lie.
+        A sequence that was interrupted in this is good for nothing but `release`.
+        """
+        for table in self.tables:
+            table.close_gap(keep, drop, self.length, turn)
+        self.length -= drop
+
     def release(self) -> None:
         """Give every block back; the sequence is empty again."""
         self.length = 0
@@ -277,11 +296,17 @@ class BlockTable:
         self.pool = pool
         self.first = 0
         self.blocks: list[int] = []
+        self.hollow = 0  # positions before this one are not held, though a block may have room for them
 
     @property
     def first_position(self) -> int:
         """The first position whose key and value are held."""
-        return self.first * self.pool.block_size
+        return max(self.first * self.pool.block_size, self.hollow)
+
+    def begin_at(self, position: int) -> None:
+        """Hold nothing, and nothing before `position` from now on."""
+        self.clear()
+        self.first, self.hollow = position // self.pool.block_size, position
 
     def extend_to(self, length: int) -> None:
         """Have blocks for positions up to `length`."""
@@ -298,7 +323,7 @@ class BlockTable:
     def begin_as(self, other: BlockTable) -> None:
         """Hold what `other` holds."""
         self.pool.share(other.blocks)
-        self.first, self.blocks = other.first, list(other.blocks)
+        self.first, self.hollow, self.blocks = other.first, other.hollow, list(other.blocks)
 
     def own_from(self, length: int) -> None:
         """Have to itself, by copies, the blocks that positions from `length` on would be written to."""
@@ -329,33 +354,59 @@ class BlockTable:
     def clear(self) -> None:
         """Give every block back."""
         dropped = self.blocks
-        self.first, self.blocks = 0, []
+        self.first, self.hollow, self.blocks = 0, 0, []
         self.pool.free(reversed(dropped))  # the beginning of a text is what others may share: it is remembered longest
+
+    def close_gap(self, keep: int, drop: int, length: int, turn: Turn) -> None:
+        """See `Sequence.close_gap`."""
+        begin = max(self.first_position, keep + drop)
+        moved = [self.get(place, begin, length) for place in range(len(self.pool.layers))]
+        if self.first_position > 0:  # what stands before the gap has left the window
+            self.begin_at(begin - drop)
+        self.cut_to(length - drop)
+        self.own_from(begin - drop)
+        self.extend_to(length - drop)
+        for place, (layer, kept) in enumerate(zip(self.pool.layers, moved, strict=True)):
+            turned = turn(layer, widened(kept.keys, kept.key_scales))
+            if turned is not None:
+                keys, scales = as_kept(turned, self.pool.keys.dtype)
+                kept = kept._replace(keys=keys, key_scales=scales)
+            self.put(place, begin - drop, kept)
 
     def store(self, layer: int, begin: int, key: np.ndarray, value: np.ndarray) -> None:
         """Write float32 [n, kv_heads, head_dim] for the positions from `begin` on."""
-        blocks, offsets = self._places(begin, begin + len(key))
-        pool, dtype = self.pool, self.pool.keys.dtype
-        (key, key_scales), (value, value_scales) = _as_stored(key, dtype), _as_stored(value, dtype)
-        # indices on either side of the slices put the positions first
-        pool.keys[layer][:, blocks, :, offsets] = key
-        pool.values[layer][:, blocks, offsets] = value.transpose(1, 0, 2)
-        if key_scales is not None:
-            pool.key_scales[layer][:, blocks, offsets] = key_scales.T
-            pool.value_scales[layer][:, blocks, offsets] = value_scales.T
+        (keys, key_scales), (values, value_scales) = (as_kept(part, self.pool.keys.dtype) for part in (key, value))
+        self.put(layer, begin, Kept(keys, values, key_scales, value_scales))
 
     def load(self, layer: int, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Copies of what was stored for the positions from `begin` to `end`: [n, kv_heads, head_dim] each.
 
         They are as they are kept, but int8 comes back as float32.
         """
+        kept = self.get(layer, begin, end)
+        if kept.key_scales is None:
+            return kept.keys, kept.values
+        return widened(kept.keys, kept.key_scales), widened(kept.values, kept.value_scales)
+
+    def put(self, layer: int, begin: int, kept: Kept) -> None:
+        """Write for the positions from `begin` on what `get` gave, here or in another cache of the same dtype."""
+        blocks, offsets = self._places(begin, begin + len(kept.keys))
+        pool = self.pool
+        # indices on either side of the slices put the positions first
+        pool.keys[layer][:, blocks, :, offsets] = kept.keys
+        pool.values[layer][:, blocks, offsets] = kept.values.swapaxes(0, 1)
+        if pool.key_scales is not None:
+            pool.key_scales[layer][:, blocks, offsets] = kept.key_scales.T
+            pool.value_scales[layer][:, blocks, offsets] = kept.value_scales.T
+
+    def get(self, layer: int, begin: int, end: int) -> Kept:
+        """Copies of what is kept of the positions from `begin` to `end`."""
         blocks, offsets = self._places(begin, end)
         pool = self.pool
-        key, value = pool.keys[layer][:, blocks, :, offsets], pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
+        keys, values = pool.keys[layer][:, blocks, :, offsets], pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
         if pool.key_scales is None:
-            return key, value
-        key_scales, value_scales = (s[layer][:, blocks, offsets].T for s in (pool.key_scales, pool.value_scales))
-        return key * key_scales[..., None], value * value_scales[..., None]
+            return Kept(keys, values)
+        return Kept(keys, values, *(s[layer][:, blocks, offsets].T for s in (pool.key_scales, pool.value_scales)))
 
     def _places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         positions = np.arange(begin, end)
@@ -367,21 +418,3 @@ class BlockTable:
 
     def _first_seen(self, position: int) -> int:
         return 0 if self.pool.window is None else max(position - self.pool.window + 1, 0)
-
-
-def _as_stored(numbers: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
-    """float32 [n, heads, D] as it is kept; and, for int8, scales [n, heads]: the largest number of each over 127.
-
-    A head with a NaN or an infinity gets codes 0 and the scale NaN.
-    """
-    if dtype == np.float16:
-        return np.clip(numbers, -LARGEST_HALF, LARGEST_HALF).astype(np.float16), None
-    if dtype != np.int8:
-        return numbers, None
-    largest = np.abs(numbers).max(-1)
-    finite = np.isfinite(largest)
-    usable = finite & (largest >= TINY)
-    safe = np.where(usable, largest, np.float32(1))
-    codes = np.rint(np.where(usable[..., None], numbers, 0) * (np.float32(127) / safe)[..., None])
-    scales = np.where(usable, safe / np.float32(127), np.where(finite, np.float32(0), np.float32(np.nan)))
-    return codes.astype(np.int8), scales

@@ -19,12 +19,13 @@ from ..cached_sequence import CachedSequence
 from ..errors import BadRequest, ContextOverflow, QueueFull
 from ..model.forward import MOST_ROWS
 from ..sampling import SamplingParams
+from ..text.chat import ChatPrompt
 from .pace import Pace
 from .request import Event, Request
 from .runner import Runner
 
 if TYPE_CHECKING:
-    from ..llm import LLM
+    from ..llm import LLM, Prompt
 
 CACHE_BYTES = 2**30  # of keys and values, where nothing is said: or one whole context, if that is more
 
@@ -110,31 +111,34 @@ class Engine:
 
     def add(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         n: int = 1,
         adapters: Wish = None,
         priority: int = 0,
+        graphemes: bool = False,
         **overrides: Any,
     ) -> int:
-        """Take a request, text or ids, and give its number, which its events carry.
+        """Take a request, text, ids or what `LLM.chat_prompt` gives, and give its number, which its events carry.
 
         n: so many answers, with the seed, the seed + 1, and so on; the prompt is run once. priority: the lower goes
-        first. Raises as `LLM.stream` does, and `QueueFull` where too many wait.
+        first. graphemes: as in `LLM.stream`. Raises as `LLM.stream` does, and `QueueFull` where too many wait.
         """
-        request = self.prepare(prompt, params, n=n, adapters=adapters, priority=priority, **overrides)
+        how = {"n": n, "adapters": adapters, "priority": priority, "graphemes": graphemes}
+        request = self.prepare(prompt, params, **how, **overrides)
         self.enqueue([request])
         return request.id
 
     def prepare(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         n: int = 1,
         adapters: Wish = None,
         priority: int = 0,
+        graphemes: bool = False,
         **overrides: Any,
     ) -> Request:
         """All of `add` that takes time, tokenizing among it: a request for `enqueue`, which holds nobody up."""
@@ -143,12 +147,15 @@ class Engine:
         if type(priority) is not int:
             raise BadRequest(f"priority should be a whole number, found {priority!r}", "priority")
         ids, params = llm.prompt_ids(prompt), llm.resolved_params(params, **overrides)
+        if params.context_full != "stop":
+            raise BadRequest("only a session's texts can outgrow the context, not those of an engine", "context_full")
         if len(ids) > self.context:
             both = f"{len(ids):,} tokens, more than the {self.context:,} that the key-value cache may hold"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         chosen = llm.adapters.chosen(adapters)
         seeds = [params.with_overrides(seed=params.seed + i) for i in range(n)]
-        answers = [llm.new_answer(ids, each, self.context) for each in seeds]
+        asked = prompt if isinstance(prompt, ChatPrompt) else ids
+        answers = [llm.new_answer(asked, each, self.context, graphemes) for each in seeds]
         id = next(self._ids)
         first, *others = (
             Request(id, index, answer, CachedSequence(llm.model, self._cache.sequence()), chosen, priority)
@@ -193,7 +200,7 @@ class Engine:
         )  # fmt: skip
 
     def generate_many(
-        self, prompts: Iterable[str | Sequence[int]], params: SamplingParams | None = None, **overrides: Any
+        self, prompts: Iterable[Prompt], params: SamplingParams | None = None, **overrides: Any
     ) -> list[Completion]:
         """Answer many prompts; the completions come in the order of the prompts.
 

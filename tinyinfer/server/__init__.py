@@ -12,7 +12,7 @@
     metrics.py    /metrics
     app.py        all of these put together
     run.py        a socket, a server, signals
-    page.html     the chat at /
+    page.html     the chat at /; page.py sends it
 
 Needs the extra `serve`: starlette, uvicorn and prometheus-client; but asked, shapes, prepared and errors don't, which
 batches use too.

@@ -9,11 +9,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from ..errors import TinyinferError
-from . import embeddings, routes
+from . import embeddings, page, routes
 from .errors import Refusal, answer_error
 from .guard import Guard
 from .service import Service
@@ -32,6 +31,7 @@ class Settings:
 
 
 ROUTES = [
+    Route("/", page.show, methods=["GET"]),
     Route("/health", routes.health, methods=["GET"]),
     Route("/metrics", routes.metrics, methods=["GET"]),
     Route("/v1/models", routes.models, methods=["GET"]),
@@ -52,7 +52,7 @@ def create_app(service: Service, settings: Settings | None = None) -> Starlette:
     if settings.cors:
         allowed = {"allow_origins": list(settings.cors), "allow_methods": ["GET", "POST"], "allow_headers": ["*"]}
         before.insert(0, Middleware(CORSMiddleware, **allowed))  # before the key: browsers ask first without it
-    errors = dict.fromkeys((HTTPException, Refusal, TinyinferError, ClientDisconnect), answer_error)
+    errors = dict.fromkeys((HTTPException, Refusal, TinyinferError), answer_error)
     app = Starlette(routes=ROUTES, middleware=before, exception_handlers=errors)
     app.router.redirect_slashes = False
     app.state.service, app.state.settings = service, settings

@@ -10,6 +10,7 @@ from ..adapters import Wish
 from ..errors import BadRequest
 from ..sampling import SamplingParams
 from ..sampling.checks import flag, whole
+from .errors import named
 
 MOST_ANSWERS = 128  # n of one request, as OpenAI has it
 MOST_PROMPTS = 2048  # likewise
@@ -23,10 +24,10 @@ IGNORED = {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_
 
 # fields that may say only what is done anyway
 SETTLED: dict[str, tuple[Any, ...]] = {
-    "store": (False,), "service_tier": ("auto", "default"), "modalities": (["text"],), "tools": ([],),
-    "tool_choice": ("none", "auto"), "parallel_tool_calls": (True, False), "response_format": ({"type": "text"},),
-    "best_of": (1,), "suffix": ("",),
+    "store": (False,), "service_tier": ("auto", "default"), "modalities": (["text"],), "best_of": (1,), "suffix": ("",),
+    "parallel_tool_calls": (True,),
 }  # fmt: skip
+FUNCTION = {"name", "description", "parameters", "strict"}  # what describes a tool
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Asked:
     echo: bool = False
     adapters: Wish = None
     priority: int = 0
+    graphemes: bool = False
+    tools: Sequence[Any] | None = None
+    tool_format: str | None = None
+    response_format: bool = False  # whether it says what form the answer has
 
 
 def read_chat(body: Mapping[str, Any]) -> Asked:
@@ -54,8 +59,16 @@ def read_chat(body: Mapping[str, Any]) -> Asked:
     if top is not None and not logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true", "top_logprobs")
     chosen = {"logprobs": top or 0} if logprobs else {}
-    most = _one_name(rest)
-    return Asked(messages=messages, **_common(rest), params=_params(rest, chosen, most))
+    tools, tool_format = _tools(rest), rest.pop("tool_format", None)
+    form, most = response_form(rest.pop("response_format", None)), _one_name(rest)
+    with named(dict.fromkeys(form, "response_format")):
+        for name in form.keys() & rest.keys():
+            raise BadRequest(f"response_format says {name} already: give one", name)
+        SamplingParams(**form)
+    common = _common(rest)
+    params = _params(rest, chosen | form, most)
+    told = {"tools": tools, "tool_format": tool_format, "response_format": bool(form)}
+    return Asked(params, messages, **told, **common)
 
 
 def read_text(body: Mapping[str, Any]) -> Asked:
@@ -70,6 +83,37 @@ def read_text(body: Mapping[str, Any]) -> Asked:
         raise BadRequest("log-probabilities of an echoed prompt are not streamed: leave out stream or echo", "echo")
     chosen = {} if logprobs is None else {"logprobs": logprobs} | ({"prompt_logprobs": logprobs} if echo else {})
     return Asked(prompts=prompts, echo=echo, **common, params=_params(rest, chosen))
+
+
+def response_form(form: Any) -> dict[str, Any]:
+    """OpenAI's response_format as fields of SamplingParams. Raises `BadRequest` naming it."""
+    kind = form.get("type") if isinstance(form, dict) else None
+    if form is None or form == {"type": "text"}:
+        return {}
+    if form == {"type": "json_object"}:
+        return {"json": True}
+    described = form.get("json_schema") if kind == "json_schema" and form.keys() == {"type", "json_schema"} else None
+    known = {"name", "description", "schema", "strict"}
+    if isinstance(described, dict) and "schema" in described and described.keys() <= known:
+        return {"json_schema": described["schema"]}
+    expected = "'text', 'json_object', or 'json_schema' with a json_schema of name, schema, strict and description"
+    raise BadRequest(f"response_format should have a type, {expected}, found {_short(form)}", "response_format")
+
+
+def _tools(rest: dict[str, Any]) -> list[Any] | None:
+    """Take the tools that the model is to be shown, and whether it is: None where there are none to show."""
+    tools, choice = rest.pop("tools", None), rest.pop("tool_choice", "auto")
+    for tool in tools if isinstance(tools, list) else []:
+        function = tool.get("function") if isinstance(tool, dict) and tool.keys() == {"type", "function"} else None
+        named = isinstance(function, dict) and isinstance(function.get("name"), str) and function.keys() <= FUNCTION
+        if not named or tool["type"] != "function":
+            expected = "functions, each with a name and maybe description, parameters and strict"
+            raise BadRequest(f"tools should be {expected}, found {_short(tool)}", "tools")
+    if choice not in ("auto", "none"):
+        raise BadRequest(f"tool_choice may be 'auto' or 'none', found {_short(choice)}", "tool_choice")
+    if not isinstance(tools, list | None):
+        raise BadRequest(f"tools should be a list, found {_short(tools)}", "tools")
+    return tools if tools and choice == "auto" else None
 
 
 def read_prompts(prompt: Any) -> list[str | list[int]]:
@@ -105,7 +149,11 @@ def _common(rest: dict[str, Any]) -> dict[str, Any]:
         raise BadRequest(f"n should be a whole number from 1 to {MOST_ANSWERS}, found {n}", "n")
     stream, adapters = flag("stream", rest.pop("stream", False)), rest.pop("adapters", None)
     usage = _include_usage(rest.pop("stream_options", None), stream)
-    return {"n": n, "stream": stream, "include_usage": usage, "adapters": adapters, "priority": priority}
+    graphemes = flag("graphemes", rest.pop("graphemes", False))
+    return {
+        "n": n, "stream": stream, "include_usage": usage, "adapters": adapters, "priority": priority,
+        "graphemes": graphemes,
+    }  # fmt: skip
 
 
 def _settle(rest: dict[str, Any]) -> None:
@@ -160,5 +208,5 @@ def _short(value: Any) -> str:
 
 KNOWN = SAMPLING | IGNORED | SETTLED.keys() | {
     "model", "messages", "prompt", "n", "stream", "stream_options", "logprobs", "top_logprobs", "echo", "adapters",
-    "priority", "max_completion_tokens",
+    "priority", "max_completion_tokens", "graphemes", "tools", "tool_choice", "tool_format", "response_format",
 }  # fmt: skip

@@ -16,8 +16,7 @@ from ..adapters import Wish
 from ..errors import BadRequest
 from ..sampling.checks import flag, one_of
 from .asked import read_prompts
-from .errors import json_response
-from .prepared import named
+from .errors import json_response, named
 from .routes import body_of, only, service_of, while_connected
 from .service import Service
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,9 @@ def refusal_of(error: Exception) -> Refusal:
 async def answer_error(request: Request, error: Exception) -> Response:
     """For Starlette: any error that a route raises."""
     from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect
-    from starlette.responses import Response
 
     if isinstance(error, HTTPException):
         error = _of_router(request, error)
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)  # nobody reads it
     return refusal_of(error).response()
 
 
@@ -95,3 +92,13 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
     from starlette.responses import Response
 
     return Response(json_bytes(value), status, dict(headers or {}), "application/json")
+
+
+@contextmanager
+def named(names: dict[str, str]) -> Iterator[None]:
+    """Errors name a parameter as the sender does."""
+    try:
+        yield
+    except BadRequest as error:
+        error.parameter = names.get(error.parameter, error.parameter)
+        raise

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from ..engine import Engine
@@ -11,7 +10,9 @@ from ..engine.request import Request
 from ..errors import BadRequest
 from ..text.tokenizer import Tokenizer
 from .asked import Asked
-from .errors import Refusal
+from .errors import Refusal, named
+
+FORMS = ("json", "json_schema")  # what response_format becomes
 
 
 def check_model(asked: Any, name: str) -> None:
@@ -24,11 +25,13 @@ def check_model(asked: Any, name: str) -> None:
 
 def prepared(engine: Engine, asked: Asked) -> list[Request]:
     """A request of the engine for each prompt. Raises `BadRequest` for what can't be answered, naming the field."""
-    how = {"n": asked.n, "adapters": asked.adapters, "priority": asked.priority}
+    how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes")}
     if asked.messages is None:
         return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
-    with named({"prompt": "messages"}):
-        return [engine.prepare(engine.llm.chat_ids(asked.messages), asked.params, **how)]
+    names = {"prompt": "messages"} | (dict.fromkeys(FORMS, "response_format") if asked.response_format else {})
+    with named(names):
+        prompt = engine.llm.chat_prompt(asked.messages, asked.tools, asked.tool_format)
+        return [engine.prepare(prompt, asked.params, **how)]
 
 
 def echoed(asked: Asked, requests: Sequence[Request], tokenizer: Tokenizer | None) -> list[str]:
@@ -38,13 +41,3 @@ def echoed(asked: Asked, requests: Sequence[Request], tokenizer: Tokenizer | Non
         ids = request.answer.prompt_ids
         found.append(prompt if isinstance(prompt, str) else tokenizer.decode(ids) if tokenizer else "")
     return found
-
-
-@contextmanager
-def named(names: dict[str, str]) -> Iterator[None]:
-    """Errors name a parameter as the sender does."""
-    try:
-        yield
-    except BadRequest as error:
-        error.parameter = names.get(error.parameter, error.parameter)
-        raise

@@ -18,8 +18,8 @@ from ..sampling.checks import flag
 from . import events
 from .asked import Asked, read_chat, read_text
 from .body import read_object
-from .errors import json_response, refusal_of
-from .prepared import echoed, named
+from .errors import json_response, named, refusal_of
+from .prepared import echoed
 from .service import READY, Service
 from .shapes import ChatShape, Shape, TextShape
 
@@ -75,16 +75,18 @@ async def tokenize(request: Request) -> Response:
     """The ids of a prompt or of a conversation, as they would be run."""
     service, body = service_of(request), await body_of(request)
     llm = service.ready().llm
-    only(body, "model", "prompt", "messages", "add_special_tokens", "with_pieces")
+    only(body, "model", "prompt", "messages", "tools", "add_special_tokens", "with_pieces")
     if ("prompt" in body) == ("messages" in body):
         raise BadRequest("prompt or messages is needed, one of them", "prompt")
     special = flag("add_special_tokens", body.get("add_special_tokens", True))
     pieces = flag("with_pieces", body.get("with_pieces", False))
+    if "tools" in body and "messages" not in body:
+        raise BadRequest("tools are shown in a conversation: give messages", "tools")
     if "messages" in body:
         if not special:
             raise BadRequest("the chat template says which special tokens there are", "add_special_tokens")
         with named({"prompt": "messages"}):
-            ids = await asyncio.to_thread(llm.chat_ids, body["messages"])
+            ids = await asyncio.to_thread(llm.chat_ids, body["messages"], body.get("tools"))
     else:
         ids = await asyncio.to_thread(llm.tokenizer.encode, body["prompt"], special)
     found = {"tokens": ids, "count": len(ids), "context_length": service.ready().context}

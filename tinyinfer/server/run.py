@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         """`load` is called in a thread; what runs at the end is given `drain_seconds`."""
         config = uvicorn.Config(
             app, http=Protocol, ws="none", loop="asyncio", lifespan="off", log_config=None, log_level="error",
-            access_log=False, server_header=False, h11_max_incomplete_event_size=HEAD_BYTES,
+            access_log=False, server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEAD_BYTES,
             timeout_graceful_shutdown=END_SECONDS,
         )  # fmt: skip
         super().__init__(config)

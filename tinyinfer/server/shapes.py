@@ -72,9 +72,15 @@ class ChatShape(Shape):
 
     prefix, kind, chunk_kind = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
+    def __init__(self, *args: Any, **rest: Any):
+        super().__init__(*args, **rest)
+        self._calls: dict[int, int] = defaultdict(int)  # how many of each answer were streamed
+
     def choice(self, index: int, completion: Completion) -> Json:
         """With its message."""
-        message = {"role": "assistant", "content": completion.text, "refusal": None}
+        message = completion.message | {"refusal": None}
+        if completion.tool_calls and not completion.text:
+            message["content"] = None
         logprobs = self._logprobs(spoken(completion, completion.logprobs))
         return {"index": index, "message": message, "logprobs": logprobs} | ending(completion)
 
@@ -83,8 +89,13 @@ class ChatShape(Shape):
         if begins:
             yield {"delta": {"role": "assistant", "content": "", "refusal": None}}
         logprobs = self._logprobs(spoken(piece.completion, piece.logprobs))
+        if piece.reasoning:
+            yield {"delta": {"reasoning_content": piece.reasoning}}
         if piece.text or (logprobs and logprobs["content"]):
             yield {"delta": {"content": piece.text}, "logprobs": logprobs}
+        for call in piece.tool_calls:
+            yield {"delta": {"tool_calls": [{"index": self._calls[index], **call.to_dict()}]}}
+            self._calls[index] += 1
         if piece.completion:
             yield {"delta": {}} | ending(piece.completion)
 
