@@ -38,7 +38,7 @@ BAD = [
     (CHAT, {"messages": [{"role": "user", "content": "a"}], "no_such_field": 1}),
     (CHAT, {"messages": "a"}),
     (TEXT, {"prompt": [10**9]}),
-    (TEXT, {"prompt": "word " * 200_000}),
+    (TEXT, {"prompt": "word " * 20_000}),
     (TEXT, {"prompt": "a", "n": 0}),
     (TEXT, {"prompt": "a", "model": "another"}),
     (TEXT, []),
@@ -170,7 +170,8 @@ async def left_over(target: Target, server: int) -> dict[str, float]:
         await asyncio.sleep(0.1)
     facts = Path(f"/proc/{server}/status").read_text()
     size = {name: int(re.search(rf"{name}:\s+(\d+)", facts)[1]) for name in ("VmRSS", "Threads")}
-    busy = {name: value for name, value in found.items() if name.endswith(("running", "waiting", "blocks_used"))}
+    kept = ("running", "waiting", "blocks_used", "cache_bytes")
+    busy = {name.removeprefix("tinyinfer_"): value for name, value in found.items() if name.endswith(kept)}
     files = len(os.listdir(f"/proc/{server}/fd"))
     return {"MB": size["VmRSS"] / 1000, "threads": size["Threads"], "files": files} | busy
 
@@ -214,10 +215,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--slots", default="8")
     parser.add_argument("--queue", default="8")
+    parser.add_argument("--kv-cache-bytes", default=str(2**25), help="small, so that it is full at once")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     command = [sys.executable, "-m", "tinyinfer", "serve", args.model, "--port", "0", "--kv-dtype", "float32"]
-    command += ["--slots", args.slots, "--queue", args.queue]
+    command += ["--slots", args.slots, "--queue", args.queue, "--kv-cache-bytes", args.kv_cache_bytes]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             address = next(found for line in server.stderr if (found := re.search(r"is ready: (http\S+)", line)))[1]
@@ -229,9 +231,9 @@ def main() -> int:
             server.terminate()
             server.wait(timeout=60)
         reading.join()
-    if said or server.returncode not in (0, 143):
-        well = False
-        print(f"FAULT: the server ended with {server.returncode} and said {len(said)} lines:", "".join(said[:40]))
+    if said:
+        print(f"the server said {len(said)} lines:", "".join(said[:40]))
+    well = well and server.returncode == 0 and not any("Traceback" in line for line in said)
     print("all was well" if well else "see the faults above")
     return not well
 
