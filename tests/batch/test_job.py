@@ -1,6 +1,7 @@
 """Requests through the engine: each answered once, in whatever order, and as it would be alone."""
 
 import itertools
+import sys
 
 import pytest
 
@@ -10,6 +11,8 @@ from tinyinfer import Engine, load
 from tinyinfer.batch import Answers, BatchRequest, read_requests, run_batch
 from tinyinfer.batch.bodies import Bodies, with_seed
 from tinyinfer.batch.job import answer
+from tinyinfer.batch.on_ray import Recipe, run_on_ray
+from tinyinfer.errors import MissingExtra
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +120,9 @@ def test_requests_are_read_no_further_than_the_engine_needs(llm):
     results.close()
     engine.step()
     assert not engine.busy
+
+
+def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with Answers(tmp_path / "out") as answers, pytest.raises(MissingExtra, match=r"tinyinfer\[ray\]"):
+        next(run_on_ray(tmp_path / "in", answers, Recipe("model", "model"), "auto"))
