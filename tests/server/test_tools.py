@@ -10,8 +10,8 @@ import jsonschema
 import openai
 import pytest
 
-from tests.server.served import Served, served
-from tests.test_tools import ASK, BAD, CALL, THINKS, TOOLS, saying
+from tests.server.served import Served, chain_llm, served
+from tests.test_tools import ASK, BAD, CALL, HERMES, THINKS, TOOLS, saying
 
 FIRST, SECOND = CALL, ("<tool_call>", '{"name": "f", "arguments": {}}', "</tool_call>")
 
@@ -96,6 +96,7 @@ def test_no_tools_are_shown_where_none_is_to_be_chosen(calling: Served):
         ("tools", [{"type": "web_search", "function": {"name": "f"}}]),
         ("tools", [{"type": "function", "function": {}}]),
         ("tools", [{"type": "function", "function": {"name": "f", "code": "x"}}]), ("tool_choice", "required"),
+        ("tools", [{"type": "function", "function": {"name": "f", "parameters": 5}}]), ("tool_choice", "always"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("tool_format", "xml"),
         ("parallel_tool_calls", False), ("response_format", "json"), ("response_format", {"type": "xml"}),
         ("response_format", {"type": "json_schema"}), ("response_format", {"type": "json_schema", "json_schema": {}}),
@@ -111,6 +112,42 @@ def test_every_field_is_checked_and_named(calling: Served, field: str, value: An
 
 def test_a_template_without_a_place_for_tools(server: Served):
     assert server.refused("/v1/chat/completions", {"messages": ASK, "tools": TOOLS})["param"] == "tools"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_answer_that_has_to_be_a_call(seed: int):
+    """Of a model that would say anything."""
+    age = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99, "minimum": 0}},
+           "required": ["age"], "additionalProperties": False}  # fmt: skip
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    tools = [
+        {"type": "function", "function": {"name": "set_age", "parameters": age, "strict": True}},
+        {"type": "function", "function": {"name": "forget", "parameters": empty}},
+    ]
+    one = {"type": "function", "function": {"name": "set_age"}}
+    with served(chain_llm(template=HERMES)) as server:
+        how = {"tools": tools, "temperature": 5.0, "max_tokens": 300, "seed": seed}
+        for choice, names in (("required", {"set_age", "forget"}), (one, {"set_age"})):
+            found = whole(server, tool_choice=choice, **how)
+            ((_, kind, name, arguments),) = found["tool_calls"]
+            assert (kind, found["content"], found["finish_reason"]) == ("function", "", "tool_calls")
+            assert name in names
+            jsonschema.validate(json.loads(arguments), age if name == "set_age" else empty)
+            assert streamed(server, tool_choice=choice, **how) == found
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tool_format": "mistral"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}]}, "tools"),
+    ],
+)
+def test_calls_that_cannot_be_enforced(calling: Served, more: dict, param: str):
+    body = {"messages": ASK, "tools": TOOLS, "tool_choice": "required"} | more
+    assert calling.refused("/v1/chat/completions", body)["param"] == param
 
 
 # ---- forms of answers

@@ -1,6 +1,7 @@
 """HTTP: OpenAI's routes over the engine. JSON becomes prompts and SamplingParams, the engine's events become JSON.
 
     asked.py      a request's JSON -> what is asked; every field is taken, or refused by name
+    tools.py      tools, and answers that have to be a call
     shapes.py     completions and pieces -> OpenAI's JSON, whole and streamed
     errors.py     what goes wrong -> status and OpenAI's form of an error
     prepared.py   what is asked -> requests of the engine

@@ -11,6 +11,7 @@ from ..errors import BadRequest
 from ..sampling import SamplingParams
 from ..sampling.checks import flag, whole
 from .errors import named
+from .tools import read_tools
 
 MOST_ANSWERS = 128  # n of one request, as OpenAI has it
 MOST_PROMPTS = 2048  # likewise
@@ -27,7 +28,6 @@ SETTLED: dict[str, tuple[Any, ...]] = {
     "store": (False,), "service_tier": ("auto", "default"), "modalities": (["text"],), "best_of": (1,), "suffix": ("",),
     "parallel_tool_calls": (True,),
 }  # fmt: skip
-FUNCTION = {"name", "description", "parameters", "strict"}  # what describes a tool
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Asked:
     priority: int = 0
     graphemes: bool = False
     tools: Sequence[Any] | None = None
+    must_call: bool = False
     tool_format: str | None = None
     response_format: bool = False  # whether it says what form the answer has
 
@@ -59,15 +60,15 @@ def read_chat(body: Mapping[str, Any]) -> Asked:
     if top is not None and not logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true", "top_logprobs")
     chosen = {"logprobs": top or 0} if logprobs else {}
-    tools, tool_format = _tools(rest), rest.pop("tool_format", None)
+    tools, must_call = read_tools(rest.pop("tools", None), rest.pop("tool_choice", "auto"))
     form, most = response_form(rest.pop("response_format", None)), _one_name(rest)
     with named(dict.fromkeys(form, "response_format")):
         for name in form.keys() & rest.keys():
             raise BadRequest(f"response_format says {name} already: give one", name)
         SamplingParams(**form)
-    common = _common(rest)
+    common, tool_format = _common(rest), rest.pop("tool_format", None)
     params = _params(rest, chosen | form, most)
-    told = {"tools": tools, "tool_format": tool_format, "response_format": bool(form)}
+    told = {"tools": tools, "must_call": must_call, "tool_format": tool_format, "response_format": bool(form)}
     return Asked(params, messages, **told, **common)
 
 
@@ -98,22 +99,6 @@ def response_form(form: Any) -> dict[str, Any]:
         return {"json_schema": described["schema"]}
     expected = "'text', 'json_object', or 'json_schema' with a json_schema of name, schema, strict and description"
     raise BadRequest(f"response_format should have a type, {expected}, found {_short(form)}", "response_format")
-
-
-def _tools(rest: dict[str, Any]) -> list[Any] | None:
-    """Take the tools that the model is to be shown, and whether it is: None where there are none to show."""
-    tools, choice = rest.pop("tools", None), rest.pop("tool_choice", "auto")
-    for tool in tools if isinstance(tools, list) else []:
-        function = tool.get("function") if isinstance(tool, dict) and tool.keys() == {"type", "function"} else None
-        named = isinstance(function, dict) and isinstance(function.get("name"), str) and function.keys() <= FUNCTION
-        if not named or tool["type"] != "function":
-            expected = "functions, each with a name and maybe description, parameters and strict"
-            raise BadRequest(f"tools should be {expected}, found {_short(tool)}", "tools")
-    if choice not in ("auto", "none"):
-        raise BadRequest(f"tool_choice may be 'auto' or 'none', found {_short(choice)}", "tool_choice")
-    if not isinstance(tools, list | None):
-        raise BadRequest(f"tools should be a list, found {_short(tools)}", "tools")
-    return tools if tools and choice == "auto" else None
 
 
 def read_prompts(prompt: Any) -> list[str | list[int]]:

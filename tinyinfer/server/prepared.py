@@ -11,8 +11,9 @@ from ..errors import BadRequest
 from ..text.tokenizer import Tokenizer
 from .asked import Asked
 from .errors import Refusal, named
+from .tools import calling
 
-FORMS = ("json", "json_schema")  # what response_format becomes
+FORMS = ("json", "json_schema")  # what response_format and tool_choice become
 
 
 def check_model(asked: Any, name: str) -> None:
@@ -28,10 +29,15 @@ def prepared(engine: Engine, asked: Asked) -> list[Request]:
     how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes")}
     if asked.messages is None:
         return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
-    names = {"prompt": "messages"} | (dict.fromkeys(FORMS, "response_format") if asked.response_format else {})
-    with named(names):
+    return [_prepared_chat(engine, asked, how)]
+
+
+def _prepared_chat(engine: Engine, asked: Asked, how: dict[str, Any]) -> Request:
+    form = "tools" if asked.must_call else "response_format" if asked.response_format else None
+    with named({"prompt": "messages"} | (dict.fromkeys(FORMS, form) if form else {})):
         prompt = engine.llm.chat_prompt(asked.messages, asked.tools, asked.tool_format)
-        return [engine.prepare(prompt, asked.params, **how)]
+        params = calling(asked.params, prompt, asked.tools) if asked.must_call else asked.params
+        return engine.prepare(prompt, params, **how)
 
 
 def echoed(asked: Asked, requests: Sequence[Request], tokenizer: Tokenizer | None) -> list[str]:
