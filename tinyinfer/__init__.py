@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
+    from .speculative.drafter import Drafter
+    from .speculative.model import ModelDrafter
+    from .speculative.ngram import NgramDrafter
     from .text.calls import ToolCall
 
 __version__ = "0.1.0"
@@ -29,6 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
     "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
+    "Drafter": "speculative.drafter", "ModelDrafter": "speculative.model", "NgramDrafter": "speculative.ngram",
     "Engine": "engine", "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
     "ToolCall": "text.calls",
 }  # fmt: skip
@@ -37,7 +41,10 @@ __all__ = [
     "LLM",
     "Beam",
     "Completion",
+    "Drafter",
     "Engine",
+    "ModelDrafter",
+    "NgramDrafter",
     "Piece",
     "SamplingParams",
     "Score",

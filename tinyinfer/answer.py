@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .sampling.logprobs import Scores, TokenLogprob
 from .sampling.sampler import Sampler
 from .text.calls import ToolCall
 from .text.markup import Said, joined
+
+if TYPE_CHECKING:
+    from .speculative.speculation import Speculated
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -74,6 +77,8 @@ class Completion:
     `logprobs`, where asked for, has one entry for each of `ids`, `prompt_logprobs` one for each of `prompt_ids` with
     None for the first, which nothing stands before. The prompt's are always the model's, of its logits as they are;
     the answer's too, unless `logprobs_of="sampled"` asks for what was drawn from. Temperature 0 changes no meaning.
+
+    `speculation` says what drafts did for it, where there were any to be.
     """
 
     text: str
@@ -88,6 +93,7 @@ class Completion:
     dropped_tokens: int = 0
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    speculation: Speculated | None = None
 
     @property
     def message(self) -> dict[str, Any]:
@@ -155,7 +161,7 @@ class Answer:
         params = sampler.params
         self.rolling = Rolling(context, params.context_keep) if params.context_full == "roll" else None
         room = math.inf if self.rolling else context - len(prompt_ids)
-        self._left = room if params.max_tokens is None else min(params.max_tokens, room)  # tokens that may yet come
+        self.left = room if params.max_tokens is None else min(params.max_tokens, room)  # tokens that may yet come
         self._stop_ids = frozenset() if params.ignore_eos else stop_ids
         self._decoder = decoder
         self._scores = Scores(params, prompt_ids)
@@ -172,7 +178,7 @@ class Answer:
     @property
     def going(self) -> bool:
         """Whether another token is to come."""
-        return self._left > 0 and self._stop_reason is None and not self._complete
+        return self.left > 0 and self._stop_reason is None and not self._complete
 
     @property
     def read_prompt(self) -> Callable[[np.ndarray], None] | None:
@@ -200,7 +206,7 @@ class Answer:
         tokens = self.sampler.distribution(logits)
         id = self.sampler.take(tokens)
         self.ids.append(id)
-        self._left -= 1
+        self.left -= 1
         self._scores.add(id, logits, tokens)
         self._note_time()
         if id in self._stop_ids:
@@ -211,7 +217,7 @@ class Answer:
         self._complete = self.sampler.done
         return self._piece(said, [id])
 
-    def finish(self) -> Piece:
+    def finish(self, speculation: Speculated | None = None) -> Piece:
         """The last piece: the text held back, and the whole."""
         rest = self._piece(self._decoder.finish(self._stop_reason is None and not self._complete), self._silent)
         stop_reason = self._stop_reason if self._decoder.stop is None else self._decoder.stop
@@ -220,7 +226,7 @@ class Answer:
         finish_reason: FinishReason = "length" if cut else "tool_calls" if said.tool_calls else "stop"
         completion = Completion(
             said.text, self.ids, self.prompt_ids, finish_reason, stop_reason, self.sampler.params, self._timings(),
-            self._scores.output, self._scores.prompt, self.dropped_tokens, said.reasoning, said.tool_calls,
+            self._scores.output, self._scores.prompt, self.dropped_tokens, said.reasoning, said.tool_calls, speculation,
         )  # fmt: skip
         return replace(rest, finish_reason=finish_reason, completion=completion)
 

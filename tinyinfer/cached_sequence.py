@@ -147,6 +147,18 @@ class CachedSequence:
         switching = [rope for rope in self._ropes if rope.kind == "longrope"]
         return not keys_fit(switching, self._text_length, self._within_context(length))
 
+    def room_at_same_angles(self, most: int) -> int:
+        """How many ids, up to `most`, can be fed together with the next one and turn as they would one by one.
+
+        Some rotary scalings go by the length of the text: LongRoPE's changes once, dynamic ones with every token.
+        """
+        length = len(self.ids) + 1
+        if self.outgrown(length):
+            return 0
+        while most > 0 and not keys_fit(self._ropes, length, length + most):
+            most -= 1
+        return most
+
     def prefill(
         self,
         ids: Sequence[int],

@@ -38,6 +38,9 @@ from .sampling.logprobs import Score, Scores
 from .sampling.plan import Vocabulary
 from .sampling.sampler import Sampler
 from .saved import SavedCache, bytes_of, restored, write_cache
+from .speculative.choose import drafter_for
+from .speculative.drafter import Drafter
+from .speculative.speculation import Speculation
 from .text.chat import ChatPrompt, ChatTemplate, chat_prompt
 from .text.markup import Markup, MarkupDecoder, Said
 from .text.stream import StreamDecoder
@@ -57,12 +60,13 @@ def load(
     kv_dtype: str = "float16",
     threads: int | None = None,
     lora: Folders | None = None,
+    speculate: Any = None,
 ) -> LLM:
     """Load a model: a catalogue name, a repository id already pulled, a Hugging Face folder, or a .gguf file.
 
     A folder may be one that another program quantized, see `checkpoint/foreign`.
 
-    quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int8", "nf4", "int4-g128", ...
+    quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int5", "int8", "nf4", "int4-g128"
                   What has that form already is kept; what has another is made anew from what its codes say, which adds
                   one error to the other
     activations   what quantized weights are multiplied with: "int8", the default, rounded to 8 bits in groups of 32, or
@@ -76,6 +80,7 @@ def load(
                   process may use; models that ask for the same number share them
     lora          folders of LoRA adapters as PEFT saves them, one or several, or a mapping from folders to scales: what
                   requests go through that do not say otherwise, see `LLM.load_adapter`
+    speculate     what drafts the text of requests that do not say otherwise, see `LLM.stream`
 
     Raises `ModelNotFound` saying what to type where it is not there, `BadCheckpoint` and `UnsupportedModel` for what is
     wrong with its files, `BadRequest` for the other arguments.
@@ -92,6 +97,7 @@ def load(
     llm = LLM(checkpoint, context, kv_dtype=kv_dtype, threads=threads)
     if lora is not None:
         llm.adapters.load_usual(lora)
+    llm.drafter = llm.chosen_drafter(speculate)
     return llm
 
 
@@ -104,6 +110,7 @@ class LLM:
     stop_ids         end-of-sequence ids, of generation_config, config and tokenizer together
     unused_tensors   names in the files that the model does not read
     adapters         the LoRA adapters at hand
+    drafter          what drafts the text of requests that do not say otherwise, or None
     """
 
     def __init__(
@@ -125,6 +132,8 @@ class LLM:
         self.unused_tensors = tensors.unused
         self.model = Model(self.config, tensors, kv_dtype=kv_dtype, threads=threads)
         self.adapters = Adapters(self.model)
+        self.drafter: Drafter | None = None
+        self._drafters: dict[str, Drafter | None] = {}
         also = token_ids(checkpoint.generation_config.get("eos_token_id"), "generation_config.json: eos_token_id")
         self.stop_ids = frozenset(self.config.eos_ids + also)
         if self._tokenizer is not None:
@@ -212,7 +221,20 @@ class LLM:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Iterator[Piece]:
         """Continue a prompt, text, ids or what `chat_prompt` gives, yielding pieces as they come.
 
-        `overrides` are fields of SamplingParams, and `adapters`, see `load_adapter`; so they are in what follows.
+        `overrides` are fields of SamplingParams, `adapters`, see `load_adapter`, and `speculate`; so they are in what
+        follows. `speculate` says what drafts the text, to be verified several tokens at a time: the ids stay those that
+        come without it, see `speculative/draft.py`. It is one of
+
+            "ngram"             what followed the last tokens where they stood before, in prompt or answer
+            "int4", "nf4", ...  the same model, rounded to that form in memory
+            a model             another with the same vocabulary: loaded, or what `load` takes
+            a mapping           as vLLM's speculative_config: "method" of "ngram" or "draft_model", "model",
+                                "num_speculative_tokens", "prompt_lookup_min" and "prompt_lookup_max"; also "branches",
+                                for trees of drafts, and "adaptive": false for drafts of that length at all costs
+            a `Drafter`         with settings and what it has measured
+            "off"               nothing, where `load` said something
+
+        Drafts are as long as pays by what was measured, and where none pays there are none.
         With `graphemes=True` no piece ends inside of what is seen as one character, such as a flag or a letter and its
         accents; each then comes when the next begins, and the whole is the same.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
@@ -231,6 +253,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         adapters: Wish = None,
+        speculate: Any = None,
         **overrides: Any,
     ) -> list[Completion]:
         """Continue a prompt in `n` ways, each what `generate` gives with the seed, the seed + 1, and so on.
@@ -241,12 +264,14 @@ class LLM:
             raise BadRequest(f"n should be a whole number from 1, found {n!r}", "n")
         params = self.resolved_params(params, **overrides)
         first, chosen = CachedSequence(self.model), self.adapters.chosen(adapters)
-        pieces = self._answer(first, prompt, params, chosen)
+        drafter = self.chosen_drafter(speculate)
+        pieces = self._answer(first, prompt, params, chosen, drafter=drafter)
         began = next(pieces)  # the prompt has been run, and nothing after it
         branches = [first.fork() for _ in range(n - 1)]
         found = [began.completion or _last(pieces)]
         for i, branch in enumerate(branches, 1):
-            found.append(_last(self._answer(branch, prompt, params.with_overrides(seed=params.seed + i), chosen)))
+            of_branch = params.with_overrides(seed=params.seed + i)
+            found.append(_last(self._answer(branch, prompt, of_branch, chosen, drafter=drafter)))
         return found
 
     def beams(
@@ -385,6 +410,20 @@ class LLM:
         """The complete sampling values: what was said, else what the model advises, else neutral."""
         return _overridden(params, overrides).resolved(self.checkpoint.generation_config)
 
+    def chosen_drafter(self, speculate: Any = None) -> Drafter | None:
+        """What drafts a request's text, by what it says, see `stream`; None where nothing does.
+
+        What was asked for by name is made once. Raises `BadRequest` for what means nothing, and for a draft model with
+        another vocabulary.
+        """
+        if speculate is None:
+            return self.drafter
+        if not isinstance(speculate, str):
+            return drafter_for(self, speculate)
+        if speculate not in self._drafters:
+            self._drafters[speculate] = drafter_for(self, speculate)
+        return self._drafters[speculate]
+
     def _answer(
         self,
         held: CachedSequence,
@@ -392,9 +431,15 @@ class LLM:
         params: SamplingParams,
         adapters: Sequence[tuple[Adapter, float]],
         graphemes: bool = False,
+        drafter: Drafter | None = None,
     ) -> Iterator[Piece]:
-        """`generate` with all that this model adds; what was asked is checked before the first piece."""
-        return generate(held, self.new_answer(prompt, params, graphemes=graphemes), adapters)
+        """`generate` with all that this model adds; what was asked is checked before the first piece.
+
+        A text that rolls is not drafted: which tokens come is the same.
+        """
+        answer = self.new_answer(prompt, params, graphemes=graphemes)
+        drafts = drafter is not None and not answer.rolling
+        return generate(held, answer, adapters, Speculation(drafter, answer, self.stop_ids) if drafts else None)
 
     def new_answer(
         self, prompt: Prompt, params: SamplingParams, context: int | None = None, graphemes: bool = False
@@ -502,12 +547,14 @@ class Session:
         *,
         adapters: Wish = None,
         graphemes: bool = False,
+        speculate: Any = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         params = self.llm.resolved_params(params, **overrides)
         chosen = self.llm.adapters.chosen(adapters)
-        return self.llm._answer(self._held, prompt, params, chosen, graphemes)
+        drafter = self.llm.chosen_drafter(speculate)
+        return self.llm._answer(self._held, prompt, params, chosen, graphemes, drafter)
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """As `LLM.generate`; the prompt is all of the text, not only what is new."""

@@ -63,10 +63,10 @@ def test_the_other_cache_holds_the_same_and_knows_what_it_lacks(
 def test_a_fork_knows_what_is_not_held():
     after = sequence_from(KVCache(CONFIG, 8, "float32"), exported(filled(20, 3, "float32")), 20)
     twin = after.fork()
-    assert [table.first_position for table in twin.tables] == [15, 0]
+    assert [table.first_position for table in twin.tables] == [12, 0]
     after.release()
     assert [table.first_position for table in after.tables] == [0, 0]
-    assert [table.first_position for table in twin.tables] == [15, 0]
+    assert [table.first_position for table in twin.tables] == [12, 0]
 
 
 def refused(arrays: dict[str, np.ndarray], length: int, dtype: str = "int8") -> str:
@@ -78,9 +78,9 @@ def refused(arrays: dict[str, np.ndarray], length: int, dtype: str = "int8") -> 
 
 def test_arrays_that_do_not_fit_are_named():
     good = exported(filled(12, 4, "int8"))
-    assert "layers.1.keys: expected at most 7 tokens" in refused(good, 7)
+    assert "layers.0.keys: expected at most 7 tokens" in refused(good, 7)
     assert refused(good, 13) == "layers.1.keys: 12 of 13 tokens, fewer than the layer looks at"
-    assert refused(good, 12, "float32") == "layers.0.keys: expected float32 [4, 2, 10], found int8 [4, 2, 10]"
+    assert refused(good, 12, "float32") == "layers.0.keys: expected float32 [8, 2, 10], found int8 [8, 2, 10]"
     for name in good:
         without = {other: array for other, array in good.items() if other != name}
         assert refused(without, 12) == f"{name} is missing"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.server.served import HELLO, Served, chain_llm, served, wait_for
+from tests.test_tools import THINKS, saying
 from tinyinfer.server import Settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -108,8 +109,19 @@ def test_markup_is_text_and_lines_stay(server: Served, page: Any):
     page.keyboard.press("Shift+Enter")
     send(page, "second line")
     done(page)
-    assert turns(page)[0] == "<img src=x onerror=alert(1)>\nsecond line"
+    assert turns(page) == ["<img src=x onerror=alert(1)>\nsecond line", HELLO]
     assert page.locator("main img").count() == 0
+
+
+def test_reasoning_is_shown_apart(page: Any):
+    with served(saying("<think>", "Hm, ", "so.", "</think>", "Yes", template=THINKS)) as server:
+        page.goto(server.url)
+        send(page, "Well?")
+        done(page)
+        assert turns(page) == ["Well?", "Hm, so.", "Yes"]
+        assert page.get_by_text("Hm, so.", exact=True).is_hidden()
+        page.get_by_text("Reasoning").click()
+        assert page.get_by_text("Hm, so.", exact=True).is_visible()
 
 
 def test_stopping(page: Any):
@@ -117,13 +129,13 @@ def test_stopping(page: Any):
         page.goto(long.url)
         send(page, "Go on")
         wait_for(lambda: len(turns(page)[1]) > 20)
-        assert page.locator("#stop").evaluate("element => element === document.activeElement") is False
         page.keyboard.press("Escape")
         done(page)
         wait_for(lambda: long.at_rest)
         assert page.locator(".assistant .foot p").inner_text().endswith("stopped")
         assert page.get_by_role("status").inner_text() == "Stopped."
         page.get_by_role("button", name="Ask for another answer").click()
+        wait_for(lambda: long.service.engine.load.running)
         page.get_by_role("button", name="Stop", exact=True).click()
         done(page)
         wait_for(lambda: long.at_rest)

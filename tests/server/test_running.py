@@ -60,6 +60,22 @@ def test_the_asynchronous_client(server: Served):
     assert asyncio.run(main()) == [server.llm.chat(ASK["messages"], seed=seed, **how).text for seed in range(6)]
 
 
+def test_drafts_change_the_time_alone():
+    circle = dict(zip(b"\nabcdefg", b"abcdefga", strict=True))
+    with served(chain_llm(chain=circle)) as server:
+        ask = ASK | {"max_tokens": 100}
+        plain = server.post(PATH, ask | {"speculate": "off"}).json()
+        drafted = server.post(PATH, ask | {"speculate": "ngram"}).json()
+        assert drafted["choices"][0]["message"] == plain["choices"][0]["message"]
+        assert "completion_tokens_details" not in plain["usage"]
+        details = drafted["usage"]["completion_tokens_details"]
+        assert details["accepted_prediction_tokens"] > 10
+        figures = server.get("/metrics").text
+        assert f"tinyinfer_accepted_tokens_total {details['accepted_prediction_tokens']}.0" in figures
+        for value in ("chain", "/etc/passwd", {"model": "x"}, {"method": "ngram"}, "int4", True):
+            assert server.refused(PATH, ask | {"speculate": value})["param"] == "speculate"
+
+
 # ---- S2: the client goes away
 
 

@@ -2,7 +2,7 @@
 
     positions of a sequence    0 1 2 3 | 4 5 6 7 | 8 9
     its block table               5    |    0    |  2       (block_size 4)
-    a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]
+    a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]     with room for more blocks
     a pool's values            [layers, kv_heads, blocks, block_size, head_dim]
     scales of each, for int8   [layers, kv_heads, blocks, block_size]
 
@@ -22,12 +22,15 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
 from ..config import ModelConfig
 from ..errors import OutOfBlocks
 from .kept import Kept, as_kept, widened
+from .memory import RESERVES, untouched
 
 DEFAULT_BLOCK_SIZE = 32
 KV_DTYPES = ("float16", "float32", "int8")  # of keys and values; int8 has a scale, float32, for each head and token
@@ -51,6 +54,8 @@ class BlockPool:
         self.key_scales = self.value_scales = None
         if self.keys.dtype == np.int8:
             self.key_scales, self.value_scales = (np.empty((count, kv_heads, 0, block_size), np.float32) for _ in "kv")
+        self.room = 0  # blocks to have address space for from the first one on: that many can be had without copying
+        self._whole: list[np.ndarray | None] = []  # what the arrays are the first blocks of
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
         self._shared: dict[int, int] = {}  # how many sequences beyond the first hold a block; those of one are not here
         self._forget: dict[int, Callable[[], None]] = {}  # of the remembered blocks: what to call when one is taken
@@ -60,6 +65,11 @@ class BlockPool:
     def num_blocks(self) -> int:
         """How many blocks there are, used or free."""
         return self.keys.shape[2]
+
+    @property
+    def capacity(self) -> int:
+        """How many blocks there is room for: a head's first block comes so many after that of the head before it."""
+        return self._whole[0].shape[2] if self._whole else 0
 
     @property
     def num_free(self) -> int:
@@ -86,7 +96,7 @@ class BlockPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, used or free."""
+        """Bytes of all blocks, used or free; not of address space beyond them."""
         return sum(array.nbytes for array in self._arrays if array is not None)
 
     @property
@@ -143,6 +153,10 @@ class BlockPool:
         for block in blocks:
             self._shared[block] = self._shared.get(block, 0) + 1
 
+    def is_held_by_others(self, block: int) -> bool:
+        """Whether a block belongs to more than one sequence."""
+        return block in self._shared
+
     def is_shared(self, block: int) -> bool:
         """Whether a block is not one sequence's alone to write into: others hold it, or it is remembered."""
         return block in self._shared or block in self._forget
@@ -160,14 +174,22 @@ class BlockPool:
         before = self.num_blocks
         if num_blocks <= before:
             return
-        # all are made before any is kept: there may be no memory for the last
-        grown = [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
-        self.keys, self.values, self.key_scales, self.value_scales = grown
+        if num_blocks > self.capacity:
+            self._whole = self._with_room(num_blocks)
+        parts = [None if whole is None else whole[:, :, :num_blocks] for whole in self._whole]
+        self.keys, self.values, self.key_scales, self.value_scales = parts
         self.free(range(before, num_blocks))
+
+    def _with_room(self, num_blocks: int) -> list[np.ndarray | None]:
+        # all are made before any is kept: there may be no memory for the last
+        if self.room > num_blocks:
+            with suppress(MemoryError):  # no address space for so much: the pool grows by copying
+                return [None if array is None else self._grown(array, self.room) for array in self._arrays]
+        return [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
 
     def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
         layers, kv_heads, blocks, *block = old.shape
-        new = np.empty((layers, kv_heads, num_blocks, *block), old.dtype)
+        new = (untouched if self.room else np.empty)((layers, kv_heads, num_blocks, *block), old.dtype)
         new[:, :, :blocks] = old
         return new
 
@@ -180,9 +202,15 @@ def layer_places(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 class KVCache:
-    """All keys and values a model holds, for any number of sequences; `dtype` is one of KV_DTYPES."""
+    """All keys and values a model holds, for any number of sequences; `dtype` is one of KV_DTYPES.
 
-    def __init__(self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32"):
+    `room` is a number of tokens: where the system allows, pools grow to as many without copying, in address space that
+    is set aside when the first block is needed. Memory is used as blocks are.
+    """
+
+    def __init__(
+        self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32", room: int = 0
+    ):
         self.block_size, self.dtype = block_size, dtype
         windows = [layer.window for layer in config.layers]
         layers: dict[int | None, list[int]] = {}
@@ -190,6 +218,8 @@ class KVCache:
             layers.setdefault(window, []).append(number)
         shape = *config.cache_shape, block_size
         self.pools = [BlockPool(numbers, window, *shape, dtype) for window, numbers in layers.items()]
+        for pool in self.pools:
+            pool.room = -(-room // block_size) if RESERVES else 0
 
     def sequence(self) -> Sequence:
         """A new, empty sequence."""
@@ -219,7 +249,8 @@ class KVCache:
 class Sequence:
     """One sequence's share of the cache: its length, and its blocks in each pool.
 
-    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened.
+    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened. Up
+    to the next `reserve` all that was written can be taken back by `rewind`, whatever the windows: so drafts are.
     """
 
     def __init__(self, cache: KVCache):
@@ -235,25 +266,30 @@ class Sequence:
         twin.length = self.length
         return twin
 
+    def parts(self, count: int) -> list[Part]:
+        """`count` new tokens, as attention is to see them."""
+        return [Part(self, self.length, count)]
+
     def has_room(self, count: int) -> bool:
         """Whether `reserve` of so many tokens would find the blocks it needs."""
         for table in self.tables:
             available = table.pool.num_available
-            if available is not None and table.blocks_wanted(self.length, count) > available:
+            if available is None:
+                continue
+            if table.blocks_wanted(self.length, count) > available + table.blocks_given_back(self.length):
                 return False
         return True
 
     def reserve(self, count: int) -> None:
-        """Make room for `count` more tokens, in blocks of this sequence alone."""
+        """Make room for `count` more tokens, in blocks of this sequence alone; what they can't see is given back."""
         for table in self.tables:
+            table.drop_unseen(self.length)
             table.own_from(self.length)
             table.extend_to(self.length + count)
 
     def advance(self, count: int) -> None:
-        """`count` tokens have been written; blocks that no later token can see are given back."""
+        """`count` tokens have been written."""
         self.length += count
-        for table in self.tables:
-            table.drop_unseen(self.length)
 
     def can_rewind(self, length: int) -> bool:
         """Whether the first `length` tokens could go on from there: what their windows see must still be held."""
@@ -278,11 +314,25 @@ class Sequence:
             table.close_gap(keep, drop, self.length, turn)
         self.length -= drop
 
+    def become(self, other: Sequence) -> None:
+        """Hold what `other`, of the same cache, holds; which is empty then."""
+        self.tables, other.tables = other.tables, self.tables
+        self.length, other.length = other.length, self.length
+        other.release()
+
     def release(self) -> None:
         """Give every block back; the sequence is empty again."""
         self.length = 0
         for table in self.tables:
             table.clear()
+
+
+class Part(NamedTuple):
+    """New tokens in a row: `count` of them, the first at position `start`, which look at what `sequence` holds."""
+
+    sequence: Sequence
+    start: int
+    count: int
 
 
 class BlockTable:
@@ -319,6 +369,11 @@ class BlockTable:
         written = self.blocks[max(length // self.pool.block_size - self.first, 0) :]
         copies = sum(self.pool.is_shared(block) for block in written)
         return max(self._blocks_for(length + count) - self.first - len(self.blocks), 0) + copies
+
+    def blocks_given_back(self, length: int) -> int:
+        """How many blocks `drop_unseen` would give back that nobody else holds."""
+        unseen = max(self._first_seen(length) // self.pool.block_size - self.first, 0)
+        return sum(not self.pool.is_held_by_others(block) for block in self.blocks[:unseen])
 
     def begin_as(self, other: BlockTable) -> None:
         """Hold what `other` holds."""

@@ -22,6 +22,7 @@ from .options import (
 from .output import Screen, dropped_line, note, show, timing_lines
 from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_sampling, sampling_params
+from .speculation import add_speculation, speculation_wish
 from .terminal import ReadLine, line_reader, read_turn
 
 HELP = '''\
@@ -50,6 +51,7 @@ def chat_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_showing(parser)
     add_sampling(parser)
     add_prompt_cache(parser)
+    add_speculation(parser)
     parser.epilog = EPILOG
     return chat
 
@@ -57,7 +59,7 @@ def chat_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 def chat(args: argparse.Namespace) -> int:
     """Take turns until the input ends or the person leaves; 2 where a piped turn failed, else 0."""
     settle_model(args)
-    params = sampling_params(args)
+    params, args.wish = sampling_params(args), speculation_wish(args)
     system = checked_text(args.system, "the system message") if args.system else None
     interactive = _prepare_input()
     llm = load_model(args)

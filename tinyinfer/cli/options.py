@@ -95,7 +95,7 @@ def add_loading(parser: Parser, verbose: str) -> None:
     add("-c", "--ctx-size", "--context", dest="context", type=integer, metavar="N", help=context_help)
     add("-t", "--threads", type=integer, metavar="N", help="threads to compute with (default: all cores)")
     add_kv_dtype(parser)
-    add("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
+    add("--quantize", metavar="FORM", help="round the weights at load: int4, int5, int8, nf4, int4-g128, ...")
     activations_help = "what quantized weights are multiplied with (default: int8; f32 with TINYINFER_KERNELS=numpy)"
     add("--activations", choices=("int8", "f32"), help=activations_help)
     add_lora(parser)
@@ -178,7 +178,7 @@ def load_model(args: argparse.Namespace) -> LLM:
     logging.basicConfig(format="tinyinfer: warning: %(message)s")
     if not args.quiet:
         compiling.listeners.append(note)
-    return load(args.model, **loading(args))
+    return load(args.model, **loading(args), speculate=getattr(args, "wish", None))
 
 
 def loading(args: argparse.Namespace) -> dict[str, Any]:

@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     from ..beams import Beam
     from ..llm import LLM
     from ..sampling.logprobs import TokenLogprob
+    from ..speculative.speculation import Speculated
 
 TIMINGS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "prefill_seconds", "decode_seconds",
     "prefill_tokens_per_second", "decode_tokens_per_second", "time_to_first_token", "time_to_first_text",
     "time_per_token_p50", "time_per_token_p95",
+)  # fmt: skip
+
+
+SPECULATED = (
+    "steps", "drafts", "tokens", "proposed", "accepted", "tried", "alpha", "tokens_per_step", "speedup", "seconds",
+    "plain_seconds",
 )  # fmt: skip
 
 
@@ -79,6 +86,8 @@ def timing_lines(completion: Completion) -> list[str]:
         decode += f", after the first in {timings.decode_seconds:.2f} s{_rate(timings.decode_tokens_per_second)}"
     lines = [f"prefill     {prefill}"] if timings.prefill_seconds else []
     lines.append(f"decode      {decode}, {ended}")
+    if completion.speculation is not None:
+        lines.append(speculation_line(completion.speculation))
     if timings.time_to_first_text is not None:
         lines.append(f"first text  after {timings.time_to_first_text:.2f} s")
     return lines
@@ -95,6 +104,21 @@ def dropped_line(completion: Completion) -> list[str]:
 
 def _rate(per_second: float | None) -> str:
     return f" ({per_second:.1f} tokens/s)" if per_second else ""
+
+
+def speculation_line(done: Speculated) -> str:
+    """What came of the drafts, for people."""
+    if not done.drafts:
+        return f"drafts      none in {done.steps:,} passes: nothing to draft that would have paid"
+    line = f"drafts      {done.accepted:,} of {done.proposed:,} tokens right"
+    line += f" (of those looked at {100 * done.alpha:.0f} %)" if done.alpha is not None else ""
+    line += f", {done.tokens_per_step:.2f} tokens a pass"
+    return line + (f", about {done.speedup:.2f} times as fast as without" if done.speedup else "")
+
+
+def speculation_record(done: Speculated) -> dict[str, Any]:
+    """The same as --json gives it."""
+    return {name: getattr(done, name) for name in SPECULATED}
 
 
 def sampling_line(params: SamplingParams) -> str:
@@ -125,6 +149,8 @@ def completion_record(completion: Completion, llm: LLM) -> dict[str, Any]:
         "sampling": completion.sampling,
         "timings": {name: getattr(completion.timings, name) for name in TIMINGS},
     }
+    if completion.speculation is not None:
+        record["speculation"] = speculation_record(completion.speculation)
     for name in ("logprobs", "prompt_logprobs"):
         tokens = getattr(completion, name)
         if tokens is not None:

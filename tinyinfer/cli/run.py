@@ -37,6 +37,7 @@ from .output import (
 )
 from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_logprobs, add_sampling, sampling_params
+from .speculation import add_speculation, speculation_wish
 
 if TYPE_CHECKING:
     from ..text.chat import ChatPrompt
@@ -73,6 +74,7 @@ def run_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_sampling(parser)
     add_logprobs(parser)
     add_prompt_cache(parser)
+    add_speculation(parser)
     samples_help = "give so many answers, with the seed, the seed + 1, and so on; the prompt is run once"
     parser.add_argument("--samples", type=integer, metavar="N", help=samples_help)
     add_beams(parser)
@@ -99,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     settle_model(args)
     if args.prompt is not None and args.prompt_flag is not None:
         raise BadRequest("the prompt was given twice, as an argument and by --prompt", "prompt")
-    params = sampling_params(args)
+    params, args.wish = sampling_params(args), speculation_wish(args)
     prompt = text_argument(args.prompt_flag if args.prompt is None else args.prompt, args.file, "the prompt")
     if not args.json and (params.logprobs is not None or params.prompt_logprobs is not None):
         raise BadRequest("log-probabilities are written with --json only", "logprobs")

@@ -21,6 +21,7 @@ from .options import (
     settle_model,
 )
 from .output import note
+from .speculation import add_speculation, speculation_wish
 
 if TYPE_CHECKING:
     from ..llm import LLM
@@ -56,6 +57,7 @@ def serve_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     drain_help = "what is given to running answers when the server ends (default: 30)"
     add("--drain", type=number, default=30.0, metavar="SECONDS", help=drain_help)
     add_loading(parser, "a line for each request")
+    add_speculation(parser)
     parser.epilog = EPILOG
     return serve
 
@@ -63,7 +65,7 @@ def serve_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 def serve(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     settle_model(args)
-    settings = _settings(args)
+    settings, args.wish = _settings(args), speculation_wish(args)
     limit_threads(args)
     try:
         from ..server import Service, Settings, create_app

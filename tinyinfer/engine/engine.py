@@ -19,6 +19,7 @@ from ..cached_sequence import CachedSequence
 from ..errors import BadRequest, ContextOverflow, QueueFull
 from ..model.forward import MOST_ROWS
 from ..sampling import SamplingParams
+from ..speculative.speculation import Speculation
 from ..text.chat import ChatPrompt
 from .pace import Pace
 from .request import Event, Request
@@ -118,14 +119,17 @@ class Engine:
         adapters: Wish = None,
         priority: int = 0,
         graphemes: bool = False,
+        speculate: Any = None,
         **overrides: Any,
     ) -> int:
         """Take a request, text, ids or what `LLM.chat_prompt` gives, and give its number, which its events carry.
 
         n: so many answers, with the seed, the seed + 1, and so on; the prompt is run once. priority: the lower goes
-        first. graphemes: as in `LLM.stream`. Raises as `LLM.stream` does, and `QueueFull` where too many wait.
+        first. graphemes, speculate: as in `LLM.stream`; a text is drafted while it is alone in its steps, since rows of
+        others, which are sure to count, fill them as well as drafts. Raises as `LLM.stream` does, and `QueueFull` where
+        too many wait.
         """
-        how = {"n": n, "adapters": adapters, "priority": priority, "graphemes": graphemes}
+        how = {"n": n, "adapters": adapters, "priority": priority, "graphemes": graphemes, "speculate": speculate}
         request = self.prepare(prompt, params, **how, **overrides)
         self.enqueue([request])
         return request.id
@@ -139,6 +143,7 @@ class Engine:
         adapters: Wish = None,
         priority: int = 0,
         graphemes: bool = False,
+        speculate: Any = None,
         **overrides: Any,
     ) -> Request:
         """All of `add` that takes time, tokenizing among it: a request for `enqueue`, which holds nobody up."""
@@ -152,7 +157,7 @@ class Engine:
         if len(ids) > self.context:
             both = f"{len(ids):,} tokens, more than the {self.context:,} that the key-value cache may hold"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
-        chosen = llm.adapters.chosen(adapters)
+        chosen, drafter = llm.adapters.chosen(adapters), llm.chosen_drafter(speculate)
         seeds = [params.with_overrides(seed=params.seed + i) for i in range(n)]
         asked = prompt if isinstance(prompt, ChatPrompt) else ids
         answers = [llm.new_answer(asked, each, self.context, graphemes) for each in seeds]
@@ -161,6 +166,8 @@ class Engine:
             Request(id, index, answer, CachedSequence(llm.model, self._cache.sequence()), chosen, priority)
             for index, answer in enumerate(answers)
         )
+        for request in (first, *others) if drafter else ():
+            request.speculation = Speculation(drafter, request.answer, llm.stop_ids)
         first.siblings = others
         return first
 
@@ -259,7 +266,9 @@ class Engine:
         self._drop_cancelled()
         events = self._admit() + self._without_adapters()
         parts = self._parts(in_no_hurry)
-        if parts:
+        if len(parts) == 1 and parts[0].request.drafts:
+            events += self._drafted(parts[0].request)
+        elif parts:
             start = time.perf_counter()
             decoding = sum(part.request.decodes for part in parts)
             logits = self.llm.model.forward([part.request.chunk(part.ids, part.text_length) for part in parts])
@@ -370,6 +379,15 @@ class Engine:
             self._cached_tokens += request.answer.cached_tokens
         events = request.draw(logits)
         self._new_tokens += sum(event.piece is not None and bool(event.piece.ids) for event in events)
+        return events
+
+    def _drafted(self, request: Request) -> list[Event]:
+        """A step of one text alone, several tokens at once where its draft is right."""
+        before = len(request.answer.ids)
+        events = request.speculate(self._prefixes)
+        self._steps += 1
+        self._new_tokens += len(request.answer.ids) - before
+        self._run_tokens += len(request.answer.ids) - before
         return events
 
     def _make_room_for(self, sibling: Request) -> None:

@@ -114,6 +114,13 @@ class Sampler:
         self.accept(id, tokens)
         return id
 
+    def peek(self, count: int) -> np.ndarray:
+        """The random numbers float64 [count] that the next draws will use; they remain to be used."""
+        state = self._random.bit_generator.state
+        found = self._random.random(count)
+        self._random.bit_generator.state = state
+        return found
+
     def accept(self, id: int, tokens: Candidates) -> None:
         """An id was chosen, of `tokens`: what follows goes by it."""
         if self.constraint is not None:

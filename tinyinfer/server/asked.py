@@ -9,13 +9,14 @@ from typing import Any
 from ..adapters import Wish
 from ..errors import BadRequest
 from ..sampling import SamplingParams
-from ..sampling.checks import flag, whole
+from ..sampling.checks import flag, one_of, whole
 from .errors import named
 from .tools import read_tools
 
 MOST_ANSWERS = 128  # n of one request, as OpenAI has it
 MOST_PROMPTS = 2048  # likewise
 MOST_LOGPROBS = 20  # likewise
+DRAFTERS = ("ngram", "off")
 
 # what has another name or form here than in SamplingParams, or can't come by HTTP
 SAMPLING = {field.name for field in fields(SamplingParams)} - {"logprobs", "prompt_logprobs", "processors"}
@@ -44,6 +45,7 @@ class Asked:
     adapters: Wish = None
     priority: int = 0
     graphemes: bool = False
+    speculate: str | None = None
     tools: Sequence[Any] | None = None
     must_call: bool = False
     tool_format: str | None = None
@@ -135,9 +137,12 @@ def _common(rest: dict[str, Any]) -> dict[str, Any]:
     stream, adapters = flag("stream", rest.pop("stream", False)), rest.pop("adapters", None)
     usage = _include_usage(rest.pop("stream_options", None), stream)
     graphemes = flag("graphemes", rest.pop("graphemes", False))
+    speculate = rest.pop("speculate", None)
+    if speculate is not None:  # models are named where the server is begun: a request has no files read
+        speculate = one_of("speculate", speculate, DRAFTERS)
     return {
         "n": n, "stream": stream, "include_usage": usage, "adapters": adapters, "priority": priority,
-        "graphemes": graphemes,
+        "graphemes": graphemes, "speculate": speculate,
     }  # fmt: skip
 
 
@@ -193,5 +198,6 @@ def _short(value: Any) -> str:
 
 KNOWN = SAMPLING | IGNORED | SETTLED.keys() | {
     "model", "messages", "prompt", "n", "stream", "stream_options", "logprobs", "top_logprobs", "echo", "adapters",
-    "priority", "max_completion_tokens", "graphemes", "tools", "tool_choice", "tool_format", "response_format",
+    "priority", "max_completion_tokens", "graphemes", "speculate", "tools", "tool_choice", "tool_format",
+    "response_format",
 }  # fmt: skip

@@ -47,6 +47,8 @@ class Metrics:
         self.requests = Counter("tinyinfer_requests", "requests by route and status", ["route", "status"], **made)
         first, each = "seconds from a request to its first token", "seconds of each further token, mean of an answer"
         self._first = Histogram("tinyinfer_time_to_first_token_seconds", first, buckets=FIRST, **made)
+        self._drafted = Counter("tinyinfer_drafted_tokens", "tokens drafted to be verified", **made)
+        self._accepted = Counter("tinyinfer_accepted_tokens", "drafted tokens that were drawn", **made)
         self._each = Histogram("tinyinfer_time_per_output_token_seconds", each, buckets=EACH, **made)
 
     def note(self, completion: Completion) -> None:
@@ -56,6 +58,9 @@ class Metrics:
             self._first.observe(timings.time_to_first_token)
         if timings.completion_tokens > 1:
             self._each.observe(timings.decode_seconds / (timings.completion_tokens - 1))
+        if completion.speculation:
+            self._drafted.inc(completion.speculation.proposed)
+            self._accepted.inc(completion.speculation.accepted)
 
     def collect(self) -> Iterator[Metric]:
         """What the engine knows, when it is asked for."""

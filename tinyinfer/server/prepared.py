@@ -26,7 +26,7 @@ def check_model(asked: Any, name: str) -> None:
 
 def prepared(engine: Engine, asked: Asked) -> list[Request]:
     """A request of the engine for each prompt. Raises `BadRequest` for what can't be answered, naming the field."""
-    how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes")}
+    how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes", "speculate")}
     if asked.messages is None:
         return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
     return [_prepared_chat(engine, asked, how)]

@@ -139,4 +139,5 @@ async def _pieces(queue: asyncio.Queue[Event], firsts: dict[int, int], count: in
         if event.error:
             raise event.error
         count -= event.piece.completion is not None
+        await asyncio.sleep(0)  # where many have come, others get their turn, and a reader that is gone is noticed
         yield firsts[event.id] + event.index, event.piece

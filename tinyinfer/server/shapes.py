@@ -172,10 +172,17 @@ def usage(completions: Sequence[Completion], n: int) -> Json:
     prompts = completions[::n]
     prompt = sum(completion.timings.prompt_tokens for completion in prompts)
     said = sum(len(completion.ids) for completion in completions)
-    return {
+    found = {
         "prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said,
         "prompt_tokens_details": {"cached_tokens": sum(completion.timings.cached_tokens for completion in prompts)},
     }  # fmt: skip
+    drafts = [completion.speculation for completion in completions if completion.speculation]
+    if drafts:
+        accepted = sum(draft.accepted for draft in drafts)
+        rejected = sum(draft.proposed for draft in drafts) - accepted
+        details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+        found["completion_tokens_details"] = details
+    return found
 
 
 def ending(completion: Completion) -> Json:
