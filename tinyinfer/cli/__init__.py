@@ -13,6 +13,8 @@
     lab.py          lab: the course's measurements, each a command
     perplexity.py   perplexity: of a text, and how far one model is from another
     sampling.py     sampling: what each parameter does; and the flags of sampling
+    batch.py        batch: a file of requests to a file of answers
+    loadtest.py     loadtest: how a server answers when many ask
     tokenize.py     tokenize: text to ids
     output.py       timings, JSON, sizes, progress bars
     tables.py       tables, for people and in Markdown
@@ -47,6 +49,8 @@ COMMANDS = {  # name: (module, usage, what it does)
     "merge": ("merge", "merge MODEL OUT --lora PATH", "add LoRA adapters to a model's weights"),
     "bench": ("bench", "bench MODEL", "measure a model's speed, and this machine's limits beside it"),
     "perplexity": ("perplexity", "perplexity MODEL --text FILE", "measure how surprised a model is by a text"),
+    "batch": ("batch", "batch [MODEL] IN OUT", "answer a file of requests, in OpenAI's batch form"),
+    "loadtest": ("loadtest", "loadtest URL", "measure how a server answers when many ask"),
     "lab": ("lab", "lab [NAME]", "run a measurement of the course on this machine"),
     "sampling": ("sampling", "sampling", "show what each sampling parameter does"),
     "tokenize": ("tokenize", "tokenize MODEL TEXT", "show the ids of a text"),

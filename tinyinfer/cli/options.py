@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import BadRequest
 from .output import note
@@ -178,16 +178,21 @@ def load_model(args: argparse.Namespace) -> LLM:
     logging.basicConfig(format="tinyinfer: warning: %(message)s")
     if not args.quiet:
         compiling.listeners.append(note)
-    return load(
-        args.model,
-        quantize=args.quantize,
-        activations=args.activations,
-        context=args.context or None,
-        kv_dtype=args.kv_dtype,
-        threads=args.threads,
-        lora=lora_scales(args) or None,
-        speculate=getattr(args, "wish", None),
-    )
+    return load(args.model, **loading(args), speculate=getattr(args, "wish", None))
+
+
+def loading(args: argparse.Namespace) -> dict[str, Any]:
+    """What the loading flags say, as keywords of `load`."""
+    return {
+        "quantize": args.quantize, "activations": args.activations, "context": args.context or None,
+        "kv_dtype": args.kv_dtype, "threads": args.threads, "lora": lora_scales(args) or None,
+    }  # fmt: skip
+
+
+def model_name(model: str) -> str:
+    """What requests call a model: its name, or the last part of its path."""
+    path = Path(model)
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
 
 
 def text_argument(text: str | None, file: str | None, what: str) -> str:

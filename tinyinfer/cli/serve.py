@@ -6,11 +6,20 @@ import argparse
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadRequest, MissingExtra
-from .options import Parser, add_loading, add_model, integer, limit_threads, load_model, number, settle_model
+from .options import (
+    Parser,
+    add_loading,
+    add_model,
+    integer,
+    limit_threads,
+    load_model,
+    model_name,
+    number,
+    settle_model,
+)
 from .output import note
 from .speculation import add_speculation, speculation_wish
 
@@ -68,7 +77,7 @@ def serve(args: argparse.Namespace) -> int:
         raise MissingExtra("serving over HTTP", "serve") from error
     loopback = is_loopback(args.host)
     how = {"slots": args.slots, "queue": args.queue, "kv_cache_bytes": args.kv_cache_bytes}
-    service = Service(args.alias or _name(args.model), **how)
+    service = Service(args.alias or model_name(args.model), **how)
     with listen(args.host, args.port) as bound:
         address = _address(*bound.getsockname()[:2])
         if not loopback and settings["api_key"] is None:
@@ -101,11 +110,6 @@ def _settings(args: argparse.Namespace) -> dict:
         raise BadRequest("the API key is empty; leave it out to need none", "api-key")
     limits = {"most_bytes": args.body_bytes, "seconds": args.timeout}
     return {"api_key": None if key is None else key.strip(), "cors": tuple(args.cors), **limits}
-
-
-def _name(model: str) -> str:
-    path = Path(model)
-    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
 
 
 def _address(host: str, port: int) -> str:

@@ -4,7 +4,8 @@
     tools.py      tools, and answers that have to be a call
     shapes.py     completions and pieces -> OpenAI's JSON, whole and streamed
     errors.py     what goes wrong -> status and OpenAI's form of an error
-    service.py    the model, from loading to draining; prompts to engine requests, and their events
+    prepared.py   what is asked -> requests of the engine
+    service.py    the model, from loading to draining; requests of the engine, and their events
     body.py       a request's body within its limits, as strict JSON
     routes.py     one function for each route; embeddings.py one more
     events.py     server-sent events
@@ -14,12 +15,25 @@
     run.py        a socket, a server, signals
     page.html     the chat at /; page.py sends it
 
-Needs the extra `serve`: starlette, uvicorn and prometheus-client.
+Needs the extra `serve`: starlette, uvicorn and prometheus-client; but asked, shapes, prepared and errors don't, which
+batches use too.
 """
 
 from __future__ import annotations
 
-from .app import Settings, create_app
-from .service import Service
+from typing import Any
 
 __all__ = ["Service", "Settings", "create_app"]
+
+
+def __getattr__(name: str) -> Any:
+    """Starlette is imported by whoever needs it."""
+    if name in ("Settings", "create_app"):
+        from . import app
+
+        return getattr(app, name)
+    if name == "Service":
+        from .service import Service
+
+        return Service
+    raise AttributeError(name)

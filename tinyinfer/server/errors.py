@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
-
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadRequest, ContextOverflow, MissingExtra, SamplingError, TinyinferError, UnsupportedModel
+
+if TYPE_CHECKING:  # not all who have errors to tell have HTTP
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}  # else by the first digit
 CLOSE = {"connection": "close"}  # where the rest of the request is not read
@@ -62,6 +63,8 @@ def refusal_of(error: Exception) -> Refusal:
 
 async def answer_error(request: Request, error: Exception) -> Response:
     """For Starlette: any error that a route raises."""
+    from starlette.exceptions import HTTPException
+
     if isinstance(error, HTTPException):
         error = _of_router(request, error)
     return refusal_of(error).response()
@@ -86,6 +89,8 @@ def json_bytes(value: Any) -> bytes:
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
+    from starlette.responses import Response
+
     return Response(json_bytes(value), status, dict(headers or {}), "application/json")
 
 

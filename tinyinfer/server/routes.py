@@ -19,6 +19,7 @@ from . import events
 from .asked import Asked, read_chat, read_text
 from .body import read_object
 from .errors import json_response, named, refusal_of
+from .prepared import echoed
 from .service import READY, Service
 from .shapes import ChatShape, Shape, TextShape
 
@@ -65,15 +66,9 @@ async def completions(request: Request) -> Response:
     """/v1/completions."""
     service, asked = service_of(request), read_text(await body_of(request))
     requests, tokenizer = await service.prepared(asked), service.tokenizer
-    echoed = [_echo(prompt, one, tokenizer) for prompt, one in zip(asked.prompts, requests, strict=True) if asked.echo]
-    shape = TextShape(service.name, tokenizer, asked.n, asked.include_usage, echoed=echoed)
+    texts = echoed(asked, requests, tokenizer)
+    shape = TextShape(service.name, tokenizer, asked.n, asked.include_usage, echoed=texts)
     return Answering(service, asked, requests, shape)
-
-
-def _echo(prompt: str | list[int], request: EngineRequest, tokenizer: Any) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "" if tokenizer is None else tokenizer.decode(request.answer.prompt_ids)
 
 
 async def tokenize(request: Request) -> Response:

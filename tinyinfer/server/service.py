@@ -14,15 +14,14 @@ from ..engine import Engine
 from ..engine.request import Event, Request
 from ..errors import BadRequest, QueueFull
 from .asked import Asked
-from .errors import Refusal, named
+from .errors import Refusal
 from .metrics import Metrics
-from .tools import calling
+from .prepared import check_model, prepared
 
 if TYPE_CHECKING:
     from ..llm import LLM
     from ..text.tokenizer import Tokenizer
 
-FORMS = ("json", "json_schema")  # what response_format and tool_choice become
 LOADING, READY, DRAINING = "loading", "ready", "draining"
 WEIGHT = 0.2  # of the newest answer in the mean time of one
 
@@ -51,8 +50,7 @@ class Service:
 
     @property
     def state(self) -> str:
-        """FORMS = ("json", "json_schema")  # what response_format and tool_choice become
-        LOADING, READY or DRAINING."""
+        """LOADING, READY or DRAINING."""
         if self.draining:
             return DRAINING
         return READY if self.engine else LOADING
@@ -77,11 +75,7 @@ class Service:
 
     def check_model(self, name: Any) -> None:
         """Raises `Refusal` for the name of another model than the one there is; no name means that one."""
-        if name is not None and not isinstance(name, str):
-            raise BadRequest(f"model should be text, found {str(name)[:80]}", "model")
-        if name is not None and name != self.name:
-            known = f"there is no model {name[:80]!r} here, but {self.name!r}"
-            raise Refusal(404, known, "model", "model_not_found")
+        check_model(name, self.name)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -106,17 +100,7 @@ class Service:
         most = self._how.get("queue")
         if most is not None and len(asked.prompts) > engine.slots + most:
             raise BadRequest(f"prompt holds {len(asked.prompts):,} prompts, more than can wait here", "prompt")
-        how = {name: getattr(asked, name) for name in ("n", "adapters", "priority", "graphemes", "speculate")}
-        if asked.messages is None:
-            return [engine.prepare(prompt, asked.params, **how) for prompt in asked.prompts]
-        return [self._prepare_chat(engine, asked, how)]
-
-    def _prepare_chat(self, engine: Engine, asked: Asked, how: dict[str, Any]) -> Request:
-        form = "tools" if asked.must_call else "response_format" if asked.response_format else None
-        with named({"prompt": "messages"} | (dict.fromkeys(FORMS, form) if form else {})):
-            prompt = engine.llm.chat_prompt(asked.messages, asked.tools, asked.tool_format)
-            params = calling(asked.params, prompt, asked.tools) if asked.must_call else asked.params
-            return engine.prepare(prompt, params, **how)
+        return prepared(engine, asked)
 
     @asynccontextmanager
     async def running(self, requests: list[Request]) -> AsyncIterator[AsyncIterator[tuple[int, Piece]]]:
