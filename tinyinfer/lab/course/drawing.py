@@ -55,6 +55,9 @@ def _lines(axes, drawing: Drawing) -> None:
     for number, (name, points) in enumerate(drawing.lines.items()):
         style = {"color": COLOURS[number % 7], "linestyle": DASHES[number % 7], "marker": MARKS[number % 7]}
         axes.plot(*zip(*points, strict=True), label=name, markersize=4, **style)
+    for name, x in drawing.marks.items():
+        axes.axvline(x, color="#555555", linewidth=1)
+        axes.annotate(name, (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="right", fontsize=8)
     if drawing.log_x:
         axes.set_xscale("log", base=2)
     if drawing.log_y:
