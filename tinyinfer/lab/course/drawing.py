@@ -57,11 +57,15 @@ def _lines(axes, drawing: Drawing) -> None:
         axes.plot(*zip(*points, strict=True), label=name, markersize=4, **style)
     for name, x in drawing.marks.items():
         axes.axvline(x, color="#555555", linewidth=1)
-        axes.annotate(name, (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="right", fontsize=8)
+        axes.annotate(
+            name, (x, 0.98), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top", fontsize=8
+        )
     if drawing.log_x:
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     if drawing.log_y:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:,g}")
 
 
 def _bars(axes, drawing: Drawing) -> None:
@@ -70,7 +74,12 @@ def _bars(axes, drawing: Drawing) -> None:
     for number, (name, points) in enumerate(drawing.lines.items()):
         places = [names.index(x) + width * (number - (len(drawing.lines) - 1) / 2) for x, _ in points]
         style = {"color": COLOURS[number % 7], "hatch": HATCHES[number % 7], "edgecolor": "white"}
-        axes.bar(places, [y for _, y in points], width, label=name, **style)
-    axes.set_xticks(range(len(names)), [str(name) for name in names])
-    if drawing.log_y:
-        axes.set_yscale("log")
+        bars = axes.barh if drawing.lying else axes.bar
+        bars(places, [y for _, y in points], width, label=name, **style)
+    names_on, numbers_on = (axes.yaxis, axes.xaxis) if drawing.lying else (axes.xaxis, axes.yaxis)
+    names_on.set_ticks(range(len(names)), [str(name) for name in names])
+    if drawing.lying:
+        axes.invert_yaxis()
+    if drawing.log_x if drawing.lying else drawing.log_y:
+        (axes.set_xscale if drawing.lying else axes.set_yscale)("log")
+        numbers_on.set_major_formatter("{x:,g}")

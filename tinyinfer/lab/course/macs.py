@@ -47,7 +47,7 @@ def measure(setting: Setting) -> Finding:
         "cacheless reference and the cached pass of a small model, and equal the formula to the last multiply-add.",
         [
             Drawing(
-                "Without a cache: a power more",
+                "The longer the text, the more a cache saves",
                 "tokens generated",
                 "times the multiply-adds with a cache",
                 {"weights": weights, "attention": attention},

@@ -64,7 +64,9 @@ def measure(setting: Setting) -> Finding:
     ]
     columns = ("", "stage", "in", "out", "ms", "since the question, ms")
     lines = {"time": [(f"{number} {s.name}", 1000 * s.seconds) for number, s in enumerate(stages, 1)]}
-    drawing = Drawing("The forward passes are what takes time", "milliseconds", "", lines, log_y=True, bars=True)
+    drawing = Drawing(
+        "The forward passes are what takes time", "milliseconds", "", lines, log_x=True, bars=True, lying=True
+    )
     return Finding(
         [Table("one request", columns, rows, 4), *_first_text(setting, found, sums)],
         "Everything that is no forward pass is hardly anything: a template, a tokenizer and a decoder take less "
