@@ -5,6 +5,7 @@ Each way is run in a process of its own, since memory that one has freed may be 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -119,6 +120,7 @@ def peaks_of(llm: LLM, way) -> dict:
 
 def _peak_of(work) -> int | None:
     """The most memory that this process had at once meanwhile, in bytes; None where the system doesn't say."""
+    gc.collect()  # what compiling and loading have left
     with suppress(OSError, StopIteration):
         CLEAR.write_text("5")  # the peak begins anew: man 5 proc
         work()
