@@ -65,7 +65,7 @@ def _lines(axes, drawing: Drawing) -> None:
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if drawing.log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,g}")
+        _write_plainly(axes.yaxis)
 
 
 def _bars(axes, drawing: Drawing) -> None:
@@ -82,4 +82,15 @@ def _bars(axes, drawing: Drawing) -> None:
         axes.invert_yaxis()
     if drawing.log_x if drawing.lying else drawing.log_y:
         (axes.set_xscale if drawing.lying else axes.set_yscale)("log")
-        numbers_on.set_major_formatter("{x:,g}")
+        _write_plainly(numbers_on)
+
+
+def _write_plainly(axis) -> None:
+    """Numbers on a logarithmic axis as people write them; where it spans little, some between powers of ten too."""
+    low, high = axis.get_view_interval()
+
+    def between(x: float, place: int) -> str:
+        return f"{x:,g}" if high < 30 * low and f"{x:e}"[0] in "235" else ""
+
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(between)

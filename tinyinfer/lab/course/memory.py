@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ LENGTHS = (64, 128, 256)
 COURSE_TOKENS, COURSE_RATIO = 256, 8.3
 # glibc keeps memory that was freed for what comes next, which then would not be seen; other systems don't know these
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_TOP_PAD_": "0"}
+Way = Callable[["LLM", list[int]], int]  # runs ids, gives the bytes that the cache held at the end
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -60,7 +62,8 @@ def measure(setting: Setting) -> Finding:
                 [("times the memory without the cache, as the reference does it", ratio, COURSE_RATIO)],
             ),
         ],
-        "A cache is memory that is kept, and yet the way without it takes more at its peak: it has the vectors, the "
+        "A cache is memory that is kept (and when its blocks grow, the old and the new are there for a moment), and yet "
+        "the way without it takes more at its peak: it has the vectors, the "
         "scores and, where nobody takes care, the logits of all tokens at once. The ratio depends on what one counts "
         "and on the vocabulary: the reference makes a row of logits for every token; this engine, run without its "
         "cache, makes one row and never holds the square of scores, so that little remains of the difference. Where "
@@ -97,36 +100,41 @@ WAYS = {
 }
 
 
-def in_own_process(setting: Setting, way) -> dict:
+def in_own_process(setting: Setting, way: Way) -> dict:
     """`peaks_of` a way, by a new Python: {"peaks": [bytes or None, ...], "cache": bytes}."""
     command = [sys.executable, "-m", __name__, str(setting.llm.path), way.__name__]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env={**os.environ, **GIVEN_BACK})
     return json.loads(done.stdout)
 
 
-def peaks_of(llm: LLM, way) -> dict:
+def peaks_of(llm: LLM, way: Way) -> dict:
     """What each of LENGTHS takes at its peak, in bytes above the peak of one token; and the cache of the last."""
     setting = Setting(str(llm.path))
     setting.llm = llm
     ids = random_ids(setting, max(LENGTHS))
     float_rows(llm.model.tensors.embedding, np.array(ids))  # mapped: counted as memory once it is read
     way(llm, ids[:1])  # compiles, and reads the weights
-    one, peaks = _peak_of(lambda: way(llm, ids[:1])), []
+    (one, _), peaks = _peak_of(lambda: way(llm, ids[:1])), []
     for n in LENGTHS:
-        peak = _peak_of(lambda: way(llm, ids[:n]))  # noqa: B023
+        peak, cache = _peak_of(lambda: way(llm, ids[:n]))  # noqa: B023
         peaks.append(None if peak is None or one is None else max(peak - one, 0))
-    return {"peaks": peaks, "cache": way(llm, ids)}
+    return {"peaks": peaks, "cache": cache}
 
 
-def _peak_of(work) -> int | None:
-    """The most memory that this process had at once meanwhile, in bytes; None where the system doesn't say."""
+def _peak_of(work: Callable[[], int]) -> tuple[int | None, int]:
+    """The most memory that this process had at once meanwhile, in bytes, and what the work gives.
+
+    The first is None where the system doesn't say.
+    """
     gc.collect()  # what compiling and loading have left
-    with suppress(OSError, StopIteration):
+    peak = None
+    with suppress(OSError):
         CLEAR.write_text("5")  # the peak begins anew: man 5 proc
-        work()
+    result = work()
+    with suppress(OSError, StopIteration):
         line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    return None
+        peak = int(line.split()[1]) * 1024 if CLEAR.exists() else None
+    return peak, result
 
 
 if __name__ == "__main__":
