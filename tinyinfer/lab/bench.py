@@ -31,12 +31,16 @@ BATCH_DEPTH = 8  # tokens that sequences decoded together hold when they begin
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure: prompts of so many tokens, decoding behind so many, so many sequences at once; how often."""
+    """What to measure: prompts of so many tokens, decoding behind so many, so many sequences at once; how often.
+
+    batch_depth   tokens that each of several sequences holds when they begin
+    """
 
     prefill: tuple[int, ...] = (16, 128, 512)
     decode: tuple[int, ...] = (8, 512, 2048)
     batch: tuple[int, ...] = (1, 4, 16)
     repeats: int = 5
+    batch_depth: int = BATCH_DEPTH
 
     def __post_init__(self):
         """Raises `BadRequest` for what can't be measured of any model."""
@@ -243,7 +247,7 @@ def _cases(llm: LLM, plan: Plan) -> tuple[list[Prefill | Decode], list[str]]:
     model = llm.model
     asked: list[Prefill | Decode] = [Prefill(model, tokens) for tokens in plan.prefill]
     asked += [Decode(model, depth) for depth in plan.decode]
-    asked += [Decode(model, BATCH_DEPTH, sequences, "batch") for sequences in plan.batch]
+    asked += [Decode(model, plan.batch_depth, sequences, "batch") for sequences in plan.batch]
     skipped = [
         f"{case.name} takes {case.length:,} tokens, more than the context of {llm.context:,}"
         for case in asked

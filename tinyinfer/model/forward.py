@@ -75,8 +75,7 @@ class Model:
 
     def _written(self, adapters: Sequence[Adapter]) -> Tape:
         config, tensors = self.config, self.tensors
-        kind = GroupedTape if config.experts or config.latent else Tape
-        tape = kind(MOST_ROWS, self.kv_dtype, self.threads)
+        tape = self.new_tape()
         layers = Layers(tape, config, self.ropes)
         layers.begin(tensors)
         for index, weights in enumerate(adapted_layers(tensors.layers, adapters)):
@@ -84,6 +83,11 @@ class Model:
         layers.end(tensors)
         tape.finish(config.num_heads, config.cache_shape[1])
         return tape
+
+    def new_tape(self) -> Tape:
+        """An empty tape, of a kind that has the operations of this model."""
+        kind = GroupedTape if self.config.experts or self.config.latent else Tape
+        return kind(MOST_ROWS, self.kv_dtype, self.threads)
 
     def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:
         """An empty cache, of what this model keeps."""

@@ -25,8 +25,17 @@ class Experiment:
 
 
 EXPERIMENTS = (
+    Experiment("cache", "a prompt and its answer with the key-value cache and without"),
+    Experiment("attention", "one step of attention, recomputed and cached: time, and bytes of scores"),
+    Experiment("macs", "multiply-adds to generate a text with the cache and without, by formula and counted"),
+    Experiment("memory", "peak memory of a text with the cache and without"),
+    Experiment("phases", "prompts and steps of decoding, by length"),
     Experiment("kv", "what the cache of keys and values takes, by formula and in fact"),
+    Experiment("batch", "several sequences at once: throughput, latency, and where the knee is"),
+    Experiment("scheduling", "64 requests in 8 slots: batches that wait for their longest, and continuous ones"),
+    Experiment("paging", "memory reserved in one piece and in blocks; beginnings of prompts that are found again"),
     Experiment("fit", "how much context, for how many users, in how much memory"),
+    Experiment("trace", "one request through all stages, with the time of each"),
 )
 
 

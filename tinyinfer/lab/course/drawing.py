@@ -55,10 +55,17 @@ def _lines(axes, drawing: Drawing) -> None:
     for number, (name, points) in enumerate(drawing.lines.items()):
         style = {"color": COLOURS[number % 7], "linestyle": DASHES[number % 7], "marker": MARKS[number % 7]}
         axes.plot(*zip(*points, strict=True), label=name, markersize=4, **style)
+    for name, x in drawing.marks.items():
+        axes.axvline(x, color="#555555", linewidth=1)
+        axes.annotate(
+            name, (x, 0.98), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top", fontsize=8
+        )
     if drawing.log_x:
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     if drawing.log_y:
         axes.set_yscale("log")
+        _write_plainly(axes.yaxis)
 
 
 def _bars(axes, drawing: Drawing) -> None:
@@ -67,7 +74,23 @@ def _bars(axes, drawing: Drawing) -> None:
     for number, (name, points) in enumerate(drawing.lines.items()):
         places = [names.index(x) + width * (number - (len(drawing.lines) - 1) / 2) for x, _ in points]
         style = {"color": COLOURS[number % 7], "hatch": HATCHES[number % 7], "edgecolor": "white"}
-        axes.bar(places, [y for _, y in points], width, label=name, **style)
-    axes.set_xticks(range(len(names)), [str(name) for name in names])
-    if drawing.log_y:
-        axes.set_yscale("log")
+        bars = axes.barh if drawing.lying else axes.bar
+        bars(places, [y for _, y in points], width, label=name, **style)
+    names_on, numbers_on = (axes.yaxis, axes.xaxis) if drawing.lying else (axes.xaxis, axes.yaxis)
+    names_on.set_ticks(range(len(names)), [str(name) for name in names])
+    if drawing.lying:
+        axes.invert_yaxis()
+    if drawing.log_x if drawing.lying else drawing.log_y:
+        (axes.set_xscale if drawing.lying else axes.set_yscale)("log")
+        _write_plainly(numbers_on)
+
+
+def _write_plainly(axis) -> None:
+    """Numbers on a logarithmic axis as people write them; where it spans little, some between powers of ten too."""
+    low, high = axis.get_view_interval()
+
+    def between(x: float, place: int) -> str:
+        return f"{x:,g}" if high < 30 * low and f"{x:e}"[0] in "235" else ""
+
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(between)

@@ -23,7 +23,9 @@ class Table:
 class Drawing:
     """Lines through points, one message: axes with units, and a logarithmic scale where the numbers ask for it.
 
-    lines: for each name, x and y of its points. bars: the same as bars side by side, with x as their names.
+    lines: for each name, x and y of its points.
+    bars: the same as bars side by side, with x as their names; `lying`: names on the left, and x says lengths.
+    marks: names of places on x, each an upright line.
     """
 
     title: str
@@ -33,6 +35,8 @@ class Drawing:
     log_x: bool = False
     log_y: bool = False
     bars: bool = False
+    lying: bool = False
+    marks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

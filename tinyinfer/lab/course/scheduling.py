@@ -1,0 +1,234 @@
+"""Who shares a step: batches that wait for their longest answer, or requests that join and leave at every step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...engine import Engine
+from ...llm import LLM
+from ..bench import Decode, Prefill
+from ..timing import in_turn
+from .finding import Drawing, Finding, Table
+from .setting import Setting
+from .workload import LONGEST, REQUESTS, answer_lengths, prompt_lengths, random_ids
+
+SLOTS = 8
+DEPTH = 32  # tokens before a step whose time is measured: about the middle of a short answer
+ADDED = (0.02, 0.1, 0.3, 0.7)  # to the time of a step by each further sequence
+LOADS = (0.3, 0.7, 0.9)  # of what continuous batching can just serve
+COURSE_THROUGHPUT, COURSE_LATENCY = 1.6, 10  # the second is "over"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a step for 1, 2, ... SLOTS sequences, and of a prompt's token."""
+
+    steps: Sequence[float]
+    prompt_token: float
+
+
+@dataclass(frozen=True)
+class Served:
+    """When each request came and when its whole answer was there, in seconds."""
+
+    came: Sequence[float]
+    done: Sequence[float]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all answers, until the last is done."""
+        return sum(answer_lengths()) / max(self.done)
+
+    @property
+    def latency(self) -> float:
+        """Seconds from coming to being answered, in the mean."""
+        return float(np.mean(np.subtract(self.done, self.came)))
+
+
+def measure(setting: Setting) -> Finding:
+    """The course's 64 requests in 8 slots: simulated from measured steps, and run by the engine."""
+    setting.say("the time of steps")
+    costs = measured_costs(setting)
+    arrivals = arrivals_for(costs)
+    simulated = [(name, *both(came, costs)) for name, came in arrivals.items()]
+    really = [("all at once", *run_both(setting, [0.0] * REQUESTS))]
+    if setting.full:
+        name, came = list(arrivals.items())[-1]
+        really.append((name, *run_both(setting, came)))
+    ratio = max(really[0][1].done) / max(really[0][2].done)
+    worst = max(one.latency / other.latency for _, one, other in simulated)
+    return Finding(
+        [
+            _table("simulated from the time of steps", simulated),
+            _table("run by the engine", really),
+            _by_step(),
+            Table("beside the course", ("", "here", "course"), [
+                ("throughput, times that of static", ratio, COURSE_THROUGHPUT),
+                ("mean latency of static, times that of continuous, at the worst of these arrivals", worst,
+                 f"over {COURSE_LATENCY}"),
+            ]),
+        ],
+        "A static batch runs as long as its longest answer, with slots that do nothing for most of it, and gives all "
+        "answers when it ends; a continuous one gives a slot to the next request as soon as it is free. When all "
+        "come at once everybody waits in either, and latency differs by a small factor; it is when requests arrive at "
+        "random, at more than a static engine can serve and less than a continuous one, that the course's factor of "
+        "ten comes: its queue only grows, the other's stays short. The last table shows that it also takes steps which "
+        "cost more the more sequences they have; where they cost the same, static batches waste less.",
+        [_drawing(simulated)],
+    )  # fmt: skip
+
+
+def arrivals_for(costs: Costs) -> dict[str, list[float]]:
+    """When requests come: all at once, and at random at shares of what continuous batching can just serve."""
+    at_once = [0.0] * REQUESTS
+    capacity = REQUESTS / max(continuous(at_once, costs).done)  # requests a second
+    return {"all at once": at_once} | {f"at random, {load:.0%} of capacity": poisson(load * capacity) for load in LOADS}
+
+
+def poisson(rate: float) -> list[float]:
+    """When the requests come, at random, so many a second in the mean; the first at 0."""
+    gaps = np.random.default_rng(2).exponential(1 / rate, REQUESTS)
+    return [0.0, *np.cumsum(gaps)[:-1].tolist()]
+
+
+def both(came: Sequence[float], costs: Costs) -> tuple[Served, Served]:
+    """Static and continuous, simulated."""
+    return static(came, costs), continuous(came, costs)
+
+
+def static(came: Sequence[float], costs: Costs) -> Served:
+    """Whoever waits when a batch ends makes the next, of SLOTS at most; all run to the longest of them."""
+    lengths, prompts = answer_lengths(), prompt_lengths()
+    now, first, done = 0.0, 0, []
+    while first < REQUESTS:
+        now = max(now, came[first])
+        batch = [i for i in range(first, min(first + SLOTS, REQUESTS)) if came[i] <= now]
+        now += costs.prompt_token * sum(prompts[i] for i in batch)
+        now += costs.steps[len(batch) - 1] * (max(lengths[i] for i in batch) - 1)  # a prompt gives the first token
+        done += [now] * len(batch)
+        first += len(batch)
+    return Served(came, done)
+
+
+def continuous(came: Sequence[float], costs: Costs) -> Served:
+    """At each step those who wait take the free slots; who is done leaves."""
+    lengths, prompts = answer_lengths(), prompt_lengths()
+    now, first, left, done = 0.0, 0, {}, [0.0] * REQUESTS
+    while first < REQUESTS or left:
+        if not left:
+            now = max(now, came[first])
+        new = [i for i in range(first, min(first + SLOTS - len(left), REQUESTS)) if came[i] <= now]
+        first += len(new)
+        now += costs.prompt_token * sum(prompts[i] for i in new)
+        now += costs.steps[len(left) - 1] if left else 0.0
+        left = {i: count - 1 for i, count in [*left.items(), *((i, lengths[i]) for i in new)]}
+        for i in [i for i, count in left.items() if count == 0]:
+            done[i] = now
+            del left[i]
+    return Served(came, done)
+
+
+def measured_costs(setting: Setting) -> Costs:
+    """By the forward passes that `tinyinfer bench` times."""
+    random_ids(setting, 40, LONGEST)  # says so where the context is too short
+    model = setting.llm.model
+    prompt = Prefill(model, DEPTH)
+    steps = [Decode(model, DEPTH, size) for size in range(1, SLOTS + 1)]
+    speed, *speeds = in_turn([prompt.rate, *(step.rate for step in steps)], 5 if setting.full else 2)
+    return Costs([size / one.median for size, one in enumerate(speeds, 1)], 1 / speed.median)
+
+
+def run_both(setting: Setting, came: Sequence[float]) -> tuple[Served, Served]:
+    """Static and continuous, by the engine."""
+    llm = setting.llm
+    prompts = [random_ids(setting, length) for length in prompt_lengths()]
+    served = []
+    for name, way in (("static", run_static), ("continuous", run_continuous)):
+        setting.say(f"the engine, {name}")
+        served.append(way(llm, prompts, came))
+    return served[0], served[1]
+
+
+def run_continuous(llm: LLM, prompts: Sequence[list[int]], came: Sequence[float]) -> Served:
+    """One engine, to which requests are added when they come."""
+    engine, lengths = Engine(llm, slots=SLOTS, prefix_cache=False), answer_lengths()
+    done, numbers, begun = [0.0] * REQUESTS, {}, time.perf_counter()
+    while len(numbers) < REQUESTS or engine.busy:
+        now = time.perf_counter() - begun
+        while len(numbers) < REQUESTS and came[len(numbers)] <= now:
+            i = len(numbers)
+            numbers[_add(engine, prompts[i], lengths[i])] = i
+        if not engine.busy:
+            time.sleep(max(came[len(numbers)] - now, 0))
+        _step(engine, lambda id: done.__setitem__(numbers[id], time.perf_counter() - begun))
+    return Served(came, done)
+
+
+def run_static(llm: LLM, prompts: Sequence[list[int]], came: Sequence[float]) -> Served:
+    """An engine for each batch, whose requests all run to the longest, as padding does."""
+    lengths, done, begun = answer_lengths(), [], time.perf_counter()
+    while len(done) < REQUESTS:
+        first = len(done)
+        time.sleep(max(came[first] - (time.perf_counter() - begun), 0))
+        now = time.perf_counter() - begun
+        batch = [i for i in range(first, min(first + SLOTS, REQUESTS)) if i == first or came[i] <= now]
+        engine = Engine(llm, slots=SLOTS, prefix_cache=False)
+        for i in batch:
+            _add(engine, prompts[i], max(lengths[i] for i in batch))
+        while engine.busy:
+            _step(engine)
+        done += [time.perf_counter() - begun] * len(batch)
+    return Served(came, done)
+
+
+def _add(engine: Engine, prompt: list[int], count: int) -> int:
+    return engine.add(prompt, max_tokens=count, ignore_eos=True, temperature=0)
+
+
+def _step(engine: Engine, ended: Callable[[int], object] = lambda id: None) -> None:
+    for event in engine.step_now(in_no_hurry=True):
+        if event.error:
+            raise event.error
+        if event.piece and event.piece.completion:
+            ended(event.id)
+
+
+def _table(title: str, found: Sequence[tuple[str, Served, Served]]) -> Table:
+    rows = [
+        (
+            name, one.tokens_per_second, other.tokens_per_second, max(one.done) / max(other.done),
+            one.latency, other.latency, one.latency / other.latency,
+        )
+        for name, one, other in found
+    ]  # fmt: skip
+    columns = (
+        "requests come", "tokens a second, static", "continuous", "times as many", "mean latency, s, static",
+        "continuous", "times as long",
+    )  # fmt: skip
+    return Table(title, columns, rows)
+
+
+def _by_step() -> Table:
+    """Mean latencies' ratio for machines whose steps cost more or less with each sequence."""
+    rows, names = [], ()
+    for added in ADDED:
+        costs = Costs([1 + added * others for others in range(SLOTS)], 0.1)
+        arrivals = arrivals_for(costs)
+        names = tuple(arrivals)
+        pairs = (both(came, costs) for came in arrivals.values())
+        rows.append((added, *(one.latency / other.latency for one, other in pairs)))
+    columns = ("each further sequence adds to a step, times that of one", *names)
+    return Table("mean latency of static, times that of continuous, for other machines, simulated", columns, rows)
+
+
+def _drawing(simulated: Sequence[tuple[str, Served, Served]]) -> Drawing:
+    lines = {"static": [], "continuous": []}
+    for name, *ways in simulated:
+        for points, served in zip(lines.values(), ways, strict=True):
+            points.append((name.replace(", ", ",\n"), served.latency))
+    title = "A batch that waits for its longest makes everybody wait"
+    return Drawing(title, "requests come", "mean latency, seconds", lines, log_y=True, bars=True)
