@@ -26,7 +26,12 @@ class Experiment:
 
 EXPERIMENTS = (
     Experiment("kv", "what the cache of keys and values takes, by formula and in fact"),
+    Experiment("quant", "what rounding weights to 8 and 4 bits does to them"),
+    Experiment("outliers", "the few enormous dimensions between layers, what they do to 8 bits, and five cures"),
+    Experiment("soft-labels", "the distribution after a sentence, and how a temperature softens it"),
     Experiment("fit", "how much context, for how many users, in how much memory"),
+    Experiment("tokens", "what languages, emoji, digits, code and chat templates cost in tokens"),
+    Experiment("sampling", "what order, temperature and truncation do to a distribution and to texts"),
 )
 
 
