@@ -30,6 +30,7 @@ EXPERIMENTS = (
     Experiment("outliers", "the few enormous dimensions between layers, what they do to 8 bits, and five cures"),
     Experiment("soft-labels", "the distribution after a sentence, and how a temperature softens it"),
     Experiment("fit", "how much context, for how many users, in how much memory"),
+    Experiment("roofline", "this machine's two limits, and every operation of prefill and decode under them"),
     Experiment("tokens", "what languages, emoji, digits, code and chat templates cost in tokens"),
     Experiment("sampling", "what order, temperature and truncation do to a distribution and to texts"),
 )

@@ -24,6 +24,7 @@ class Drawing:
     """Lines through points, one message: axes with units, and a logarithmic scale where the numbers ask for it.
 
     lines: for each name, x and y of its points. bars: the same as bars side by side, with x as their names.
+    dots: names of lines whose points are not joined.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Drawing:
     log_x: bool = False
     log_y: bool = False
     bars: bool = False
+    dots: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
