@@ -5,13 +5,13 @@ One-hot embeddings pass unchanged through a layer that adds nothing, and the hea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.text.tiny_tokenizers import byte_level_tokenizer_json
+from tests.text.tiny_tokenizers import added_token, byte_level_tokenizer_json
 from tinyinfer.checkpoint.source import Checkpoint, write_folder
 
 VOCAB = 275  # of the byte-level tokenizer, without further added tokens
@@ -32,6 +32,17 @@ def say(text: str, after: str = "\n", end: int | None = END) -> dict[int, int]:
     ids = [*after.encode(), *text.encode()]
     assert len(set(ids)) == len(ids), "a chain can follow a byte in one way only"
     return dict(zip(ids, [*ids[1:], ids[len(after.encode())] if end is None else end], strict=True))
+
+
+def script(*texts: str, after: str = "\n", special: Collection[str] = ()) -> dict[str, Any]:
+    """What `chain_checkpoint` needs to say these texts, each one new token: none may be one already.
+
+    The prompt may hold none of them. Those that are in `special` are special tokens.
+    """
+    tokens = tuple(added_token(0, text, special=text in special) for text in texts)
+    ids = range(VOCAB, VOCAB + len(texts))
+    chain = dict(zip([*after.encode()[-1:], *ids], [*ids, END], strict=True))
+    return {"chain": chain, "vocab": VOCAB + len(texts), "tokenizer_json": byte_level_tokenizer_json(tokens)}
 
 
 def chain_checkpoint(

@@ -274,6 +274,7 @@ def test_nothing_is_drawn_whatever_the_model_advises():
         ("temperature", {"temperature": 0.7}), ("top_k", {"top_k": 3}), ("top_p", {"top_p": 0.5}),
         ("min_p", {"min_p": 0.1}), ("mirostat", {"mirostat": 2}), ("xtc_probability", {"xtc_probability": 0.5}),
         ("stop", {"stop": "x"}), ("logprobs_of", {"logprobs_of": "sampled"}), ("params", {"params": 3}),
+        ("context_full", {"context_full": "roll"}),
         ("banned_ids", {"banned_ids": [VOCAB]}), ("prompt", {"prompt": [VOCAB]}), ("nonsense", {"nonsense": 1}),
     ],
     ids=str,

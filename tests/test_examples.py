@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tests.chain_models import say, write_chain_model
 from tests.cli.commands import environment
 
 COMPARE = Path(__file__).parents[1] / "examples" / "compare_llama_cpp.py"
@@ -63,3 +64,14 @@ def test_without_llama_cpp_it_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
     assert done.returncode != 0
     assert done.stderr == 'comparing needs llama-cpp-python: pip install "tinyinfer[bench]"\n'
+
+
+def test_another_process_goes_on_from_what_one_has_read(tmp_path: Path):
+    write_chain_model(tmp_path / "model", say("bcd", after="s"))
+    argv = [sys.executable, Path(__file__).parents[1] / "examples" / "hand_over.py", tmp_path / "model"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment())
+    assert done.stderr == ""
+    first, second = sorted(done.stdout.splitlines())
+    assert first.endswith("should begin with 'b'")
+    read = int(first.split()[4])
+    assert second == f"the second had {read - 1} of {read} already, and says 'bcd'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from tests.chain_models import END, TEMPLATE, VOCAB, chain_checkpoint, say
 from tests.text.tiny_tokenizers import added_token, byte_level_tokenizer_json, sentencepiece_tokenizer_json
 from tinyinfer import LLM, Completion, SamplingParams
+from tinyinfer.answer import FinishReason
 from tinyinfer.errors import BadRequest, ContextOverflow, SamplingError, TemplateError
 
 FIRE = "🔥".encode()  # four bytes
@@ -77,11 +78,12 @@ def test_a_byte_that_is_no_text_does_not_hold_up_what_follows():
 def test_sentencepiece_loses_the_first_space_and_no_other():
     tokenizer = sentencepiece_tokenizer_json()
     vocabulary = LLM(chain_checkpoint({}, vocab=400, tokenizer_json=tokenizer)).tokenizer
-    ids = [vocabulary.id_of(piece) for piece in ("a", "▁", "▁leading", "▁x")]
-    llm = chain_llm(chain_of(*ids), vocab=400, tokenizer_json=tokenizer)
-    texts, done = answer(llm, ids[:1])
-    assert done.text == " leading x"
-    assert "".join(texts) == llm.tokenizer.decode(ids[1:])
+    for pieces, expected in {("▁", "▁leading", "▁x"): " leading x", ("▁leading", "▁x"): "leading x"}.items():
+        ids = [vocabulary.id_of(piece) for piece in ("a", *pieces)]
+        llm = chain_llm(chain_of(*ids), vocab=400, tokenizer_json=tokenizer)
+        texts, done = answer(llm, ids[:1])
+        assert done.text == expected
+        assert "".join(texts) == llm.tokenizer.decode(ids[1:])
 
 
 def test_a_byte_level_answer_keeps_the_space_that_it_begins_with():
@@ -168,6 +170,22 @@ def test_the_end_as_the_last_token_allowed_is_a_stop():
     assert (done.ids[-1], done.finish_reason) == (END, "stop")
     done = answer(llm, "a", max_tokens=2)[1]
     assert (done.text, done.finish_reason) == ("bc", "length")
+
+
+def test_one_token_allowed_is_a_length_on_every_route():
+    llm, ask = chain_llm(say("bc", after="a") | say("Hi")), [{"role": "user", "content": "x"}]
+    ends = [
+        llm.generate("a", max_tokens=1),
+        *llm.samples("a", 2, max_tokens=1),
+        llm.session().generate("a", max_tokens=1),
+        llm.chat(ask, max_tokens=1),
+        llm.session().chat(ask, max_tokens=1),
+        list(llm.stream("a", max_tokens=1))[-1].completion,
+        list(llm.chat_stream(ask, max_tokens=1))[-1].completion,
+    ]
+    assert [(done.finish_reason, len(done.ids)) for done in ends] == [("length", 1)] * len(ends)
+    assert [piece.finish_reason for piece in llm.stream("a", max_tokens=1)] == [None, "length"]
+    assert set(get_args(FinishReason)) == {"stop", "length", "tool_calls"}  # OpenAI's words, as far as there is a use
 
 
 def test_an_id_that_the_vocabulary_lacks_gives_no_text():
@@ -407,9 +425,10 @@ def test_a_template_that_wants_turns_in_order_refuses_two_of_the_user():
 
 def test_all_text_parts_are_kept_in_their_order():
     llm = chain_llm(say("Hi"))
-    done = llm.chat([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}])
-    said = llm.tokenizer.decode(done.prompt_ids)
-    assert 0 < said.find("one") < said.find("two")
+    for kind in ({"type": "text"}, {}):
+        done = llm.chat([{"role": "user", "content": [{**kind, "text": "one"}, {**kind, "text": "two"}]}])
+        said = llm.tokenizer.decode(done.prompt_ids)
+        assert 0 < said.find("one") < said.find("two")
 
 
 def test_tool_calls_reach_the_template_parsed_and_null_content_as_empty():

@@ -236,3 +236,14 @@ def test_int8_with_a_scale_a_row_costs_less_than_one_percent_of_perplexity(llm: 
     found = change(llm, rounded, GOLDEN["smollm2"])
     assert found.perplexity < 1.01
     assert np.exp(found.divergence) < 1.01
+
+
+def test_qwen_calls_a_tool(qwen_folder: Path):
+    """As it does, without the marks that its template asks for; the likeliest tokens are far from a tie."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {"name": "get_weather", "description": "The weather in a city now", "parameters": parameters}
+    ask = [{"role": "user", "content": "What is the weather in Paris?"}]
+    llm = tinyinfer.load(qwen_folder)
+    done = llm.chat(ask, tools=[{"type": "function", "function": tool}], temperature=0, max_tokens=60)
+    assert (done.text, done.finish_reason) == ("", "tool_calls")
+    assert [(call.name, json.loads(call.arguments)) for call in done.tool_calls] == [("get_weather", {"city": "Paris"})]

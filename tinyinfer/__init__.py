@@ -22,20 +22,29 @@ if TYPE_CHECKING:
     from .llm import LLM, Session, load
     from .sampling import SamplingParams
     from .sampling.logprobs import Score, TokenLogprob
+    from .speculative.drafter import Drafter
+    from .speculative.model import ModelDrafter
+    from .speculative.ngram import NgramDrafter
+    from .text.calls import ToolCall
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "load": "llm", "LLM": "llm", "Session": "llm", "SamplingParams": "sampling", "TinyinferError": "errors",
     "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
+    "Drafter": "speculative.drafter", "ModelDrafter": "speculative.model", "NgramDrafter": "speculative.ngram",
     "Engine": "engine", "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
+    "ToolCall": "text.calls",
 }  # fmt: skip
 
 __all__ = [
     "LLM",
     "Beam",
     "Completion",
+    "Drafter",
     "Engine",
+    "ModelDrafter",
+    "NgramDrafter",
     "Piece",
     "SamplingParams",
     "Score",
@@ -43,6 +52,7 @@ __all__ = [
     "Timings",
     "TinyinferError",
     "TokenLogprob",
+    "ToolCall",
     "load",
 ]
 

@@ -5,18 +5,25 @@ Nothing here runs a model: whoever does, for one sequence (`generate.py`) or for
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from .rolling import Rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Scores, TokenLogprob
 from .sampling.sampler import Sampler
+from .text.calls import ToolCall
+from .text.markup import Said, joined
 
-FinishReason = Literal["stop", "length"]
+if TYPE_CHECKING:
+    from .speculative.speculation import Speculated
+
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,9 @@ class Timings:
     prefill_seconds: float  # the prompt's forward passes
     decode_seconds: float  # forward passes and sampling of all tokens after the first
     time_to_first_token: float | None  # None where no token was generated
-    time_to_first_text: float | None  # until the first character that can be seen; None where there was none
+    time_to_first_text: (
+        float | None
+    )  # until the first character that can be seen, of reasoning too; None where none can
     time_per_token_p50: float | None = None  # of the tokens after the first; None where there was only one
     time_per_token_p95: float | None = None
 
@@ -54,14 +63,22 @@ class Completion:
 
     `ids` are all ids generated, with the end-of-sequence token where there was one; `text` is what they say without
     special tokens, cut before a stop string. `finish_reason` is "stop" for an end-of-sequence token (also as the last
-    one that max_tokens allows) or a stop string, and "length" where max_tokens or the context ran out. `stop_reason` is
-    the stop string that cut the text, else the end-of-sequence id. `params` are the complete sampling values in use,
+    one that max_tokens allows), a stop string, or where a constraint allows nothing more, and "length" where max_tokens
+    or the context ran out. `dropped_tokens` are those of prompt and answer that the last token could not see, because
+    the context was full. `stop_reason` is the stop string that cut the text, else the end-of-sequence id, and None
+    where there was neither. `params` are the complete sampling values in use,
     the seed among them; `sampling` is the same as a record that JSON can hold, with the version of the engine, and
     `SamplingParams.from_dict` makes of it what gives the same ids again.
+
+    In a chat, `reasoning` and `tool_calls` are what the answer holds of these, taken out of `text` with their marks;
+    `finish_reason` is then "tool_calls" where it would be "stop" and calls were made. A call that max_tokens or a stop
+    string cuts is not among them, and not in the text either.
 
     `logprobs`, where asked for, has one entry for each of `ids`, `prompt_logprobs` one for each of `prompt_ids` with
     None for the first, which nothing stands before. The prompt's are always the model's, of its logits as they are;
     the answer's too, unless `logprobs_of="sampled"` asks for what was drawn from. Temperature 0 changes no meaning.
+
+    `speculation` says what drafts did for it, where there were any to be.
     """
 
     text: str
@@ -73,6 +90,20 @@ class Completion:
     timings: Timings
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    dropped_tokens: int = 0
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    speculation: Speculated | None = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message to go on from, in the form of OpenAI's API: append it to those that were sent."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        return message
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -82,25 +113,32 @@ class Completion:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an answer as it comes; the last one has `finish_reason` and the whole `completion`."""
+    """A part of an answer as it comes; the last one has `finish_reason` and the whole `completion`.
+
+    Joined, texts, reasoning and calls are those of the completion. A call comes in one piece: whether it is one is
+    known when it is whole.
+    """
 
     text: str
     ids: list[int]
     finish_reason: FinishReason | None = None
     completion: Completion | None = None
     logprobs: list[TokenLogprob] | None = None  # of `ids`, where asked for
+    dropped_tokens: int = 0  # of prompt and answer before it, which it could not see
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class TextDecoder(Protocol):
-    """Ids to text while they come: `text.stream.StreamDecoder`, or nothing for a model without a tokenizer."""
+    """Ids to what they say while they come: `MarkupDecoder`, or nothing for a model without a tokenizer."""
 
     stop: str | None
 
-    def push(self, id: int, /) -> str:
-        """Take an id, give the text that is now certain."""
+    def push(self, id: int, /) -> Said:
+        """Take an id, give what is now certain."""
 
-    def finish(self) -> str:
-        """Give the text that was held back."""
+    def finish(self, cut: bool, /) -> Said:
+        """Give what was held back; `cut` says that the model had not come to an end by itself."""
 
 
 class Answer:
@@ -113,19 +151,23 @@ class Answer:
     def __init__(
         self, prompt_ids: list[int], sampler: Sampler, stop_ids: frozenset[int], decoder: TextDecoder, context: int
     ):
-        """`prompt_ids` are valid and no longer than `context`, which prompt and answer share.
+        """`prompt_ids` are valid and, unless the text rolls, no longer than `context`, which prompt and answer share.
 
         `sampler` begins after the prompt.
         """
         self.prompt_ids, self.sampler, self.ids = prompt_ids, sampler, []
         self.cached_tokens = 0  # of the prompt
-        params, room = sampler.params, context - len(prompt_ids)
-        self._left = room if params.max_tokens is None else min(params.max_tokens, room)  # tokens that may yet come
+        self.dropped_tokens = 0  # told by whoever runs the model
+        params = sampler.params
+        self.rolling = Rolling(context, params.context_keep) if params.context_full == "roll" else None
+        room = math.inf if self.rolling else context - len(prompt_ids)
+        self.left = room if params.max_tokens is None else min(params.max_tokens, room)  # tokens that may yet come
         self._stop_ids = frozenset() if params.ignore_eos else stop_ids
         self._decoder = decoder
         self._scores = Scores(params, prompt_ids)
         self._stop_reason: str | int | None = None
-        self._texts: list[str] = []
+        self._said: list[Said] = []
+        self._complete = False  # a constraint allows nothing more
         self._silent: list[int] = []  # the end-of-sequence id, which no text goes with
         self.begin()
         self._prefill_seconds = 0.0
@@ -136,7 +178,7 @@ class Answer:
     @property
     def going(self) -> bool:
         """Whether another token is to come."""
-        return self._left > 0 and self._stop_reason is None
+        return self.left > 0 and self._stop_reason is None and not self._complete
 
     @property
     def read_prompt(self) -> Callable[[np.ndarray], None] | None:
@@ -164,26 +206,29 @@ class Answer:
         tokens = self.sampler.distribution(logits)
         id = self.sampler.take(tokens)
         self.ids.append(id)
-        self._left -= 1
+        self.left -= 1
         self._scores.add(id, logits, tokens)
         self._note_time()
         if id in self._stop_ids:
             self._stop_reason, self._silent = id, [id]
             return None
-        text = self._decoder.push(id)
+        said = self._decoder.push(id)
         self._stop_reason = self._decoder.stop
-        return self._piece(text, [id])
+        self._complete = self.sampler.done
+        return self._piece(said, [id])
 
-    def finish(self) -> Piece:
+    def finish(self, speculation: Speculated | None = None) -> Piece:
         """The last piece: the text held back, and the whole."""
-        rest = self._piece(self._decoder.finish(), self._silent)
+        rest = self._piece(self._decoder.finish(self._stop_reason is None and not self._complete), self._silent)
         stop_reason = self._stop_reason if self._decoder.stop is None else self._decoder.stop
-        finish_reason: FinishReason = "length" if stop_reason is None else "stop"
+        cut = stop_reason is None and not self._complete
+        said = joined(self._said)
+        finish_reason: FinishReason = "length" if cut else "tool_calls" if said.tool_calls else "stop"
         completion = Completion(
-            "".join(self._texts), self.ids, self.prompt_ids, finish_reason, stop_reason, self.sampler.params,
-            self._timings(), self._scores.output, self._scores.prompt,
+            said.text, self.ids, self.prompt_ids, finish_reason, stop_reason, self.sampler.params, self._timings(),
+            self._scores.output, self._scores.prompt, self.dropped_tokens, said.reasoning, said.tool_calls, speculation,
         )  # fmt: skip
-        return Piece(rest.text, rest.ids, finish_reason, completion, rest.logprobs)
+        return replace(rest, finish_reason=finish_reason, completion=completion)
 
     def _note_time(self) -> None:
         now = time.perf_counter()
@@ -193,11 +238,15 @@ class Answer:
             self._token_seconds.append(now - self._resumed)
         self._resumed = now
 
-    def _piece(self, text: str, ids: list[int]) -> Piece:
-        self._texts.append(text)
-        if self._first_text is None and text.strip():
+    def _piece(self, said: Said, ids: list[int]) -> Piece:
+        self._said.append(said)
+        if self._first_text is None and (said.text + said.reasoning).strip():
             self._first_text = time.perf_counter() - self._start
-        return Piece(text, ids, logprobs=self._scores.last(len(ids)))
+        logprobs = self._scores.last(len(ids))
+        return Piece(
+            said.text, ids, logprobs=logprobs, dropped_tokens=self.dropped_tokens, reasoning=said.reasoning,
+            tool_calls=said.tool_calls,
+        )  # fmt: skip
 
     def _timings(self) -> Timings:
         spans = self._token_seconds

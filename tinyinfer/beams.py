@@ -39,6 +39,7 @@ from .sampling.logprobs import Scores, TokenLogprob, log_sum, model_logprob
 from .sampling.params import GREEDY_STEPS, STEPS
 from .sampling.plan import Step, Vocabulary, steps_for
 from .sampling.state import State
+from .text.markup import joined
 
 HIGHEST_PENALTY = 10.0  # of lengths: a million tokens to that power are a float
 
@@ -175,14 +176,19 @@ def greedy_params(params: SamplingParams) -> SamplingParams:
     """`params` for a search: without temperature, whatever the model advises.
 
     Raises `BadRequest` for what a search can't go by: steps that only a draw goes by, stop strings, log-probabilities
-    of what was drawn from.
+    of what was drawn from, and a form of the answer.
     """
+    if params.constrained_by is not None:
+        name = params.constrained_by
+        raise BadRequest(f"{name} has no place in a beam search, whose texts are not held to a form", name)
     neutral = {name: off for step in STEPS if step not in GREEDY_STEPS for name, off in STEPS[step].items()}
-    for name, off in (neutral | {"temperature": 0.0, "stop": (), "logprobs_of": "model"}).items():
+    others = {"temperature": 0.0, "stop": (), "logprobs_of": "model", "context_full": "stop"}
+    limits = {"stop": "ends at end-of-sequence ids and max_tokens alone", "context_full": "stays within the context"}
+    for name, off in (neutral | others).items():
         value = getattr(params, name)
         if value is not None and value != off:
             shown = list(value) if isinstance(value, tuple) else value
-            why = "ends at end-of-sequence ids and max_tokens alone" if name == "stop" else "draws nothing"
+            why = limits.get(name, "draws nothing")
             raise BadRequest(f"{name} has no place in a beam search, which {why}; found {shown!r}", name)
     return params.with_overrides(
         temperature=0.0, **{name: off for name, off in neutral.items() if name != "temperature"}
@@ -284,18 +290,21 @@ def _beam(
 ) -> Beam:
     """A text as it is given: only now is it decoded."""
     ids = text.ids
-    said = "".join(decoder.push(id) for id in (ids[:-1] if text.ended else ids)) + decoder.finish()
-    firsts = seconds if ids else None, seconds if said.strip() else None
+    said = [decoder.push(id) for id in (ids[:-1] if text.ended else ids)]
+    said = joined([*said, decoder.finish(not text.ended)])
+    firsts = seconds if ids else None, seconds if (said.text + said.reasoning).strip() else None
     return Beam(
-        text=said,
+        text=said.text,
         ids=ids,
         prompt_ids=prompt_ids,
-        finish_reason="stop" if text.ended else "length",
+        finish_reason="length" if not text.ended else "tool_calls" if said.tool_calls else "stop",
         stop_reason=ids[-1] if text.ended else None,
         params=params,
         timings=Timings(len(prompt_ids), 0, len(ids), prefill_seconds, seconds - prefill_seconds, *firsts),
         logprobs=None if params.logprobs is None else text.logprobs,
         prompt_logprobs=scores.prompt,
+        reasoning=said.reasoning,
+        tool_calls=said.tool_calls,
         score=text.score,
         search=search,
     )

@@ -22,22 +22,33 @@ from .checkpoint.places import find_model
 from .checkpoint.quantized import quantize_checkpoint
 from .checkpoint.source import Checkpoint, dequantized, naming, open_checkpoint
 from .config import ModelConfig, read_config, token_ids
+from .constraints.constraint import Constraint
+from .constraints.grammars import Grammars
 from .embedding import embed
 from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
+from .fingerprint import adapters_fingerprint, fingerprints
 from .generate import generate
 from .kernels.tape import use_compiled
 from .model.adapters import Adapter
 from .model.forward import Model
 from .model.tensors import collect_tensors
+from .rolling import check_rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Score, Scores
 from .sampling.plan import Vocabulary
 from .sampling.sampler import Sampler
-from .text.chat import ChatTemplate
+from .saved import SavedCache, bytes_of, restored, write_cache
+from .speculative.choose import drafter_for
+from .speculative.drafter import Drafter
+from .speculative.speculation import Speculation
+from .text.chat import ChatPrompt, ChatTemplate, chat_prompt
+from .text.markup import Markup, MarkupDecoder, Said
 from .text.stream import StreamDecoder
 from .text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
+Tools = Sequence[Mapping[str, Any]]  # as in OpenAI's API
+Prompt = str | Sequence[int] | ChatPrompt
 
 
 def load(
@@ -49,12 +60,13 @@ def load(
     kv_dtype: str = "float16",
     threads: int | None = None,
     lora: Folders | None = None,
+    speculate: Any = None,
 ) -> LLM:
     """Load a model: a catalogue name, a repository id already pulled, a Hugging Face folder, or a .gguf file.
 
     A folder may be one that another program quantized, see `checkpoint/foreign`.
 
-    quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int8", "nf4", "int4-g128", ...
+    quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int5", "int8", "nf4", "int4-g128"
                   What has that form already is kept; what has another is made anew from what its codes say, which adds
                   one error to the other
     activations   what quantized weights are multiplied with: "int8", the default, rounded to 8 bits in groups of 32, or
@@ -68,6 +80,7 @@ def load(
                   process may use; models that ask for the same number share them
     lora          folders of LoRA adapters as PEFT saves them, one or several, or a mapping from folders to scales: what
                   requests go through that do not say otherwise, see `LLM.load_adapter`
+    speculate     what drafts the text of requests that do not say otherwise, see `LLM.stream`
 
     Raises `ModelNotFound` saying what to type where it is not there, `BadCheckpoint` and `UnsupportedModel` for what is
     wrong with its files, `BadRequest` for the other arguments.
@@ -84,6 +97,7 @@ def load(
     llm = LLM(checkpoint, context, kv_dtype=kv_dtype, threads=threads)
     if lora is not None:
         llm.adapters.load_usual(lora)
+    llm.drafter = llm.chosen_drafter(speculate)
     return llm
 
 
@@ -96,6 +110,7 @@ class LLM:
     stop_ids         end-of-sequence ids, of generation_config, config and tokenizer together
     unused_tensors   names in the files that the model does not read
     adapters         the LoRA adapters at hand
+    drafter          what drafts the text of requests that do not say otherwise, or None
     """
 
     def __init__(
@@ -117,6 +132,8 @@ class LLM:
         self.unused_tensors = tensors.unused
         self.model = Model(self.config, tensors, kv_dtype=kv_dtype, threads=threads)
         self.adapters = Adapters(self.model)
+        self.drafter: Drafter | None = None
+        self._drafters: dict[str, Drafter | None] = {}
         also = token_ids(checkpoint.generation_config.get("eos_token_id"), "generation_config.json: eos_token_id")
         self.stop_ids = frozenset(self.config.eos_ids + also)
         if self._tokenizer is not None:
@@ -148,6 +165,12 @@ class LLM:
             raise TemplateError(f"{self.path}: this model has no chat template, so it can only continue a prompt")
         return ChatTemplate(self.checkpoint.chat_template, self.tokenizer.special_tokens)
 
+    @cached_property
+    def tool_template(self) -> ChatTemplate:
+        """The template for conversations with tools, which a few models have beside the other."""
+        source = self.checkpoint.tool_template
+        return ChatTemplate(source, self.tokenizer.special_tokens) if source else self.chat_template
+
     def load_adapter(self, folder: str | os.PathLike, name: str | None = None) -> str:
         """Have a LoRA adapter at hand, a folder as PEFT saves it; gives its name, by default the folder's own.
 
@@ -174,30 +197,63 @@ class LLM:
         """A conversation or document that grows: its cache is kept from call to call."""
         return Session(self)
 
-    def stream(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Iterator[Piece]:
-        """Continue a prompt, text or ids, yielding pieces as they come.
+    def save_cache(self, session: Session, file: str | os.PathLike) -> None:
+        """Write what a session holds to a file, for `load_cache`; an older file there is replaced when it is whole."""
+        write_cache(session._held, self._cache_key(session._held.adapters), self.path.name, file)
 
-        `overrides` are fields of SamplingParams, and `adapters`, see `load_adapter`; so they are in what follows.
+    def load_cache(self, file: str | os.PathLike, adapters: Wish = None) -> Session:
+        """A session that holds what one held when it was saved, maybe by another process.
+
+        Raises `BadRequest` where it was saved with what makes other keys and values, saying what: another model,
+        tokenizer, chat template or dtype of the cache, or other adapters than `adapters`, by default the usual ones;
+        and `BadCheckpoint` where it is damaged, or no such file.
+        """
+        return self._restored(SavedCache.read(file), adapters)
+
+    def export_cache(self, session: Session) -> bytes:
+        """What `save_cache` writes, as bytes: for another process to `import_cache`."""
+        return bytes_of(session._held, self._cache_key(session._held.adapters), self.path.name)
+
+    def import_cache(self, content: bytes, adapters: Wish = None) -> Session:
+        """A session that holds what `export_cache` was given; raises as `load_cache`."""
+        return self._restored(SavedCache.from_bytes(content), adapters)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Iterator[Piece]:
+        """Continue a prompt, text, ids or what `chat_prompt` gives, yielding pieces as they come.
+
+        `overrides` are fields of SamplingParams, `adapters`, see `load_adapter`, and `speculate`; so they are in what
+        follows. `speculate` says what drafts the text, to be verified several tokens at a time: the ids stay those that
+        come without it, see `speculative/draft.py`. It is one of
+
+            "ngram"             what followed the last tokens where they stood before, in prompt or answer
+            "int4", "nf4", ...  the same model, rounded to that form in memory
+            a model             another with the same vocabulary: loaded, or what `load` takes
+            a mapping           as vLLM's speculative_config: "method" of "ngram" or "draft_model", "model",
+                                "num_speculative_tokens", "prompt_lookup_min" and "prompt_lookup_max"; also "branches",
+                                for trees of drafts, and "adaptive": false for drafts of that length at all costs
+            a `Drafter`         with settings and what it has measured
+            "off"               nothing, where `load` said something
+
+        Drafts are as long as pays by what was measured, and where none pays there are none.
+        With `graphemes=True` no piece ends inside of what is seen as one character, such as a flag or a letter and its
+        accents; each then comes when the next begins, and the whole is the same.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
         prompt alone is longer than the context. A model without a tokenizer takes and gives ids, and its text is "".
         """
         return self.session().stream(prompt, params, **overrides)
 
-    def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Completion:
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """Continue a prompt, text or ids; see `stream`."""
         return _last(self.stream(prompt, params, **overrides))
 
     def samples(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         n: int,
         params: SamplingParams | None = None,
         *,
         adapters: Wish = None,
+        speculate: Any = None,
         **overrides: Any,
     ) -> list[Completion]:
         """Continue a prompt in `n` ways, each what `generate` gives with the seed, the seed + 1, and so on.
@@ -206,19 +262,21 @@ class LLM:
         """
         if type(n) is not int or n < 1:
             raise BadRequest(f"n should be a whole number from 1, found {n!r}", "n")
-        ids, params = self.prompt_ids(prompt), self.resolved_params(params, **overrides)
+        params = self.resolved_params(params, **overrides)
         first, chosen = CachedSequence(self.model), self.adapters.chosen(adapters)
-        pieces = self._answer(first, ids, params, chosen)
+        drafter = self.chosen_drafter(speculate)
+        pieces = self._answer(first, prompt, params, chosen, drafter=drafter)
         began = next(pieces)  # the prompt has been run, and nothing after it
         branches = [first.fork() for _ in range(n - 1)]
         found = [began.completion or _last(pieces)]
         for i, branch in enumerate(branches, 1):
-            found.append(_last(self._answer(branch, ids, params.with_overrides(seed=params.seed + i), chosen)))
+            of_branch = params.with_overrides(seed=params.seed + i)
+            found.append(_last(self._answer(branch, prompt, of_branch, chosen, drafter=drafter)))
         return found
 
     def beams(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         num_beams: int,
         params: SamplingParams | None = None,
         *,
@@ -240,7 +298,16 @@ class LLM:
         params = greedy_params(_overridden(params, overrides)).resolved(self.checkpoint.generation_config)
         vocabulary = Vocabulary(self.config.vocab_size, self.stop_ids, self._dry_breakers(params))
         held = CachedSequence(self.model)
-        return beams(held, ids, params, search, vocabulary, lambda: self._text_decoder(params), self.context, chosen)
+        return beams(
+            held,
+            ids,
+            params,
+            search,
+            vocabulary,
+            lambda: self._text_decoder(prompt, params, False),
+            self.context,
+            chosen,
+        )
 
     def score(self, prompt: str | Sequence[int], continuation: str | Sequence[int], adapters: Wish = None) -> Score:
         """How likely a continuation is after a prompt, by the model's raw distribution.
@@ -281,35 +348,51 @@ class LLM:
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """Answer a conversation in the model's own template, yielding pieces as they come.
 
-        Raises `TemplateError` where the template refuses the conversation, and as `stream` does.
+        `tools` are descriptions as in OpenAI's API. What the model calls, and what it thinks before it answers, is kept
+        apart from the text, see `Completion`; `tool_format` names how calls are written ("hermes", "llama3", "mistral",
+        "granite", "gemma"; "none" leaves all in the text) where the template does not show it.
+
+        Raises `TemplateError` where the template refuses the conversation, and `BadRequest` where it has no place for
+        tools; else as `stream` does.
         """
-        return self.session().chat_stream(messages, params, tools, **overrides)
+        return self.session().chat_stream(messages, params, tools, tool_format, **overrides)
 
     def chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Completion:
         """Answer a conversation; see `chat_stream`."""
-        return _last(self.chat_stream(messages, params, tools, **overrides))
+        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
 
-    def chat_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+    def chat_prompt(
+        self, messages: Sequence[Message], tools: Tools | None = None, tool_format: str | None = None
+    ) -> ChatPrompt:
+        """What a conversation becomes: ids, and how the answer is to be read; see `chat_stream`."""
+        template = self.tool_template if tools else self.chat_template
+        return chat_prompt(template, self.tokenizer, messages, tools, tool_format)
+
+    def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
         """The ids that a conversation becomes. The template alone says where BOS stands: none is added."""
-        return self.tokenizer.encode(self.chat_template.render(messages, tools), add_special_tokens=False)
+        return self.chat_prompt(messages, tools).ids
 
-    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, params: SamplingParams | None = None) -> list[int]:
         """A prompt as valid ids: text is tokenized, with one BOS where the tokenizer asks; an empty one becomes BOS.
 
         Raises `BadRequest` for an id outside the vocabulary, and for an empty prompt where there is no BOS;
-        `ContextOverflow` for one longer than the context.
+        `ContextOverflow` for one longer than the context, unless `params` say that it rolls.
         """
+        if isinstance(prompt, ChatPrompt):
+            prompt = prompt.ids
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         ids = self._checked_ids(ids, "text or a flat list of ids")
         if not ids:
@@ -317,7 +400,8 @@ class LLM:
             if bos is None:
                 raise BadRequest("the prompt is empty, and the model has no BOS token to begin from", "prompt")
             ids = self._checked_ids([bos], "a BOS id")
-        if len(ids) > self.context:
+        rolls = params is not None and params.context_full == "roll"
+        if len(ids) > self.context and not rolls:
             both = f"{len(ids):,} tokens, more than the context of {self.context:,}"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
         return ids
@@ -326,29 +410,90 @@ class LLM:
         """The complete sampling values: what was said, else what the model advises, else neutral."""
         return _overridden(params, overrides).resolved(self.checkpoint.generation_config)
 
-    def _answer(
-        self, held: CachedSequence, ids: list[int], params: SamplingParams, adapters: Sequence[tuple[Adapter, float]]
-    ) -> Iterator[Piece]:
-        """`generate` with all that this model adds; what was asked is checked before the first piece."""
-        return generate(held, self.new_answer(ids, params), adapters)
+    def chosen_drafter(self, speculate: Any = None) -> Drafter | None:
+        """What drafts a request's text, by what it says, see `stream`; None where nothing does.
 
-    def new_answer(self, prompt_ids: list[int], params: SamplingParams, context: int | None = None) -> Answer:
-        """An answer that nobody feeds yet, to `prompt_ids` as checked and `params` as resolved.
-
-        `context`, by default the model's, is what prompt and answer share.
-        Raises `BadRequest` for ids of `params` outside the vocabulary, and `UnsupportedModel` for what needs a
-        tokenizer where there is none.
+        What was asked for by name is made once. Raises `BadRequest` for what means nothing, and for a draft model with
+        another vocabulary.
         """
-        decoder, breakers = self._text_decoder(params), self._dry_breakers(params)
-        sampler = Sampler(params, self.config.vocab_size, prompt_ids, self.stop_ids, breakers)
-        return Answer(prompt_ids, sampler, self.stop_ids, decoder, context or self.context)
+        if speculate is None:
+            return self.drafter
+        if not isinstance(speculate, str):
+            return drafter_for(self, speculate)
+        if speculate not in self._drafters:
+            self._drafters[speculate] = drafter_for(self, speculate)
+        return self._drafters[speculate]
 
-    def _text_decoder(self, params: SamplingParams) -> TextDecoder:
+    def _answer(
+        self,
+        held: CachedSequence,
+        prompt: Prompt,
+        params: SamplingParams,
+        adapters: Sequence[tuple[Adapter, float]],
+        graphemes: bool = False,
+        drafter: Drafter | None = None,
+    ) -> Iterator[Piece]:
+        """`generate` with all that this model adds; what was asked is checked before the first piece.
+
+        A text that rolls is not drafted: which tokens come is the same.
+        """
+        answer = self.new_answer(prompt, params, graphemes=graphemes)
+        drafts = drafter is not None and not answer.rolling
+        return generate(held, answer, adapters, Speculation(drafter, answer, self.stop_ids) if drafts else None)
+
+    def new_answer(
+        self, prompt: Prompt, params: SamplingParams, context: int | None = None, graphemes: bool = False
+    ) -> Answer:
+        """An answer that nobody feeds yet, to a prompt and to `params` as resolved.
+
+        `context`, by default the model's, is what prompt and answer share; for `graphemes` see `stream`.
+        Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, a constraint that can't be
+        compiled, or a text that can't roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
+        """
+        ids = self.prompt_ids(prompt, params)
+        decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
+        vocab_size, constraint = self.config.vocab_size, self.constraint(params)
+        sampler = Sampler(params, vocab_size, ids, self.stop_ids, breakers, constraint)
+        answer = Answer(ids, sampler, self.stop_ids, decoder, context or self.context)
+        if answer.rolling:
+            check_rolling(self.config, answer.rolling)
+        return answer
+
+    def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
+        chosen, session = self.adapters.chosen(adapters), self.session()
+        session._held = restored(self.model, saved, self._cache_key(chosen))
+        session._held.adapters = chosen
+        return session
+
+    def _cache_key(self, adapters: Sequence[tuple[Adapter, float]]) -> dict[str, str]:
+        return self._fingerprints | {"adapters": adapters_fingerprint(adapters)}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return fingerprints(self.checkpoint, self.model)
+
+    def _text_decoder(self, prompt: Prompt, params: SamplingParams, graphemes: bool) -> TextDecoder:
         if self._tokenizer is not None:
-            return StreamDecoder(self._tokenizer, params.stop)
+            markup = prompt.markup if isinstance(prompt, ChatPrompt) else Markup()
+            shown = frozenset(map(self._tokenizer.id_of, markup.special))
+            return MarkupDecoder(StreamDecoder(self._tokenizer, params.stop, shown, graphemes), markup)
         if params.stop:
             raise UnsupportedModel(f"{self.path}: stop strings need a tokenizer, and this model came without one")
         return _NoText()
+
+    def constraint(self, params: SamplingParams) -> Constraint | None:
+        """Which ids an answer may consist of, at its beginning; None where `params` leave it free.
+
+        Raises `BadRequest` for what can't be compiled, `UnsupportedModel` where there is no tokenizer, and
+        `MissingExtra` where llguidance is not installed.
+        """
+        return None if params.constrained_by is None else self._grammars.constraint(params)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        if self._tokenizer is None:
+            raise UnsupportedModel(f"{self.path}: a constraint needs a tokenizer, and this model came without one")
+        return Grammars(self._tokenizer, self.config.vocab_size, self.stop_ids)
 
     def _dry_breakers(self, params: SamplingParams) -> list[tuple[int, ...]]:
         """The ids of DRY's breakers: every token that holds the text of one, and the tokens of one that takes several.
@@ -392,25 +537,26 @@ class Session:
 
     @property
     def cached_ids(self) -> list[int]:
-        """The ids whose keys and values are held."""
+        """The ids whose keys and values are held; of a text that rolls, also those that were dropped."""
         return list(self._held.ids)
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         adapters: Wish = None,
+        graphemes: bool = False,
+        speculate: Any = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.stream`; the prompt is all of the text, not only what is new."""
         params = self.llm.resolved_params(params, **overrides)
         chosen = self.llm.adapters.chosen(adapters)
-        return self.llm._answer(self._held, self.llm.prompt_ids(prompt), params, chosen)
+        drafter = self.llm.chosen_drafter(speculate)
+        return self.llm._answer(self._held, prompt, params, chosen, graphemes, drafter)
 
-    def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **overrides: Any
-    ) -> Completion:
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Any) -> Completion:
         """As `LLM.generate`; the prompt is all of the text, not only what is new."""
         return _last(self.stream(prompt, params, **overrides))
 
@@ -418,21 +564,23 @@ class Session:
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Iterator[Piece]:
         """As `LLM.chat_stream`; the messages are all of the conversation, not only the new one."""
-        return self.stream(self.llm.chat_ids(messages, tools), params, **overrides)
+        return self.stream(self.llm.chat_prompt(messages, tools, tool_format), params, **overrides)
 
     def chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
+        tool_format: str | None = None,
         **overrides: Any,
     ) -> Completion:
         """As `LLM.chat`; the messages are all of the conversation, not only the new one."""
-        return _last(self.chat_stream(messages, params, tools, **overrides))
+        return _last(self.chat_stream(messages, params, tools, tool_format, **overrides))
 
 
 class _NoText:
@@ -440,13 +588,13 @@ class _NoText:
 
     stop = None
 
-    def push(self, id: int) -> str:
+    def push(self, id: int) -> Said:
         """Nothing."""
-        return ""
+        return Said()
 
-    def finish(self) -> str:
+    def finish(self, cut: bool) -> Said:
         """Nothing."""
-        return ""
+        return Said()
 
 
 def _overridden(params: SamplingParams | None, overrides: Mapping[str, Any]) -> SamplingParams:

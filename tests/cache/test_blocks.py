@@ -149,7 +149,8 @@ def test_a_window_holds_no_more_than_it_needs(chunk: int, block_size: int):
         sequence.reserve(chunk)
         assert len(sequence.tables[0].blocks) <= most
         sequence.advance(chunk)
-        assert len(sequence.tables[0].blocks) <= -(-(window - 1) // block_size) + 1
+    sequence.reserve(0)
+    assert len(sequence.tables[0].blocks) <= -(-(window - 1) // block_size) + 1
     assert cache.pools[0].num_blocks <= 2 * most  # a pool grows by doubling
     assert len(sequence.tables[1].blocks) == -(-sequence.length // block_size)
 
@@ -177,18 +178,24 @@ def test_rewinding_to_where_it_never_was(length: int):
 
 
 def test_rewinding_further_than_a_window_remembers():
-    """With blocks of one token and a window of 4, after 10 tokens those from 7 on are held: only 10 can go on."""
+    """With blocks of one token and a window of 4, after 10 tokens those from 7 on are held: only 10 can go on.
+
+    But only once what follows has made room for itself: what came last may have been a draft.
+    """
     cache = KVCache(config_of([4, None]), block_size=1)
     sequence = cache.sequence()
     sequence.reserve(10)
     sequence.advance(10)
+    assert all(sequence.can_rewind(n) for n in range(11))
+    sequence.reserve(0)
     assert [n for n in range(11) if sequence.can_rewind(n)] == [10]
     with pytest.raises(ValueError, match="can't be rewound"):
         sequence.rewind(9)
     assert held(sequence) == [[7, 8, 9], list(range(10))]
     wide = KVCache(config_of([4, None]), block_size=4).sequence()
     wide.reserve(10)
-    wide.advance(10)  # positions from 4 on are held; 7 sees them from 4 on
+    wide.advance(10)
+    wide.reserve(0)  # positions from 4 on are held; 7 sees them from 4 on
     assert [n for n in range(11) if wide.can_rewind(n)] == [7, 8, 9, 10]
 
 

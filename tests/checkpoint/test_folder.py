@@ -259,7 +259,22 @@ def test_named_chat_templates(tmp_path: Path):
     assert template_of(tmp_path, [1, None, {"name": ["unhashable"]}, {}, {"name": {}}, named[1]]) == "d"
 
 
-@pytest.mark.parametrize("template", [1, True, {"a": "b"}, [{"name": "default", "template": 3}]])
+def test_a_template_for_tools(tmp_path: Path):
+    folder = folder_of(tmp_path, model={"a": 1})
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert (open_checkpoint(folder).chat_template, open_checkpoint(folder).tool_template) == ("d", "t")
+    (folder / "chat_template.jinja").write_text("j")
+    assert (open_checkpoint(folder).chat_template, open_checkpoint(folder).tool_template) == ("j", None)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("ü", encoding="utf-8")
+    assert open_checkpoint(folder).tool_template == "ü"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [1, True, {"a": "b"}, [{"name": "default", "template": 3}], [{"name": "tool_use", "template": ["t"]}]],
+)
 def test_chat_templates_that_are_no_text(tmp_path: Path, template: Any):
     with pytest.raises(BadCheckpoint, match="chat_template should be a string"):
         template_of(tmp_path, template)
@@ -287,13 +302,14 @@ def test_all_of_a_checkpoint_comes_back(tmp_path: Path):
         tokenizer_json='{"version": "1.0", "ü": 1}',
         tokenizer_config={"eos_token": "</s>", "chat_template": "old", "odd": "é\ud800"},
         chat_template="{{ 'ü' }}\n\n",
+        tool_template="{{ 'ö' }}\n\n",
     )
     write_folder(before, tmp_path / "deep" / "out")
     after = open_checkpoint(tmp_path / "deep" / "out")
     assert after.config == {"model_type": "llama", "torch_dtype": "float32"}
     assert after.generation_config == before.generation_config
     assert after.tokenizer_json == before.tokenizer_json
-    assert after.chat_template == before.chat_template
+    assert (after.chat_template, after.tool_template) == (before.chat_template, before.tool_template)
     assert after.tokenizer_config == {"eos_token": "</s>", "odd": "é\ud800"}
     for name, array in tensors.items():
         assert after.tensors[name].dtype == array.dtype

@@ -206,11 +206,11 @@ def test_what_ends_an_answer(tmp_path: Path):
 
 def test_tokenizer_config_and_chat_template(tmp_path: Path):
     keys = vocabulary_keys(tokenizer__chat_template="{{ messages }}", tokenizer__ggml__add_bos_token=False)
-    write_minimal(tmp_path / "m.gguf", **keys)
+    write_minimal(tmp_path / "m.gguf", **keys, tokenizer__chat_template__tool_use="{{ tools }}")
     checkpoint = read_gguf(tmp_path / "m.gguf")
     named = {key: checkpoint.tokenizer_config[key] for key in ("bos_token", "eos_token", "unk_token", "add_bos_token")}
     assert named == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": False}
-    assert checkpoint.chat_template == "{{ messages }}"
+    assert (checkpoint.chat_template, checkpoint.tool_template) == ("{{ messages }}", "{{ tools }}")
     assert "chat_template" not in checkpoint.tokenizer_config
 
 

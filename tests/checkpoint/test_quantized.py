@@ -129,9 +129,9 @@ def test_keep_finds_names(model: Checkpoint):
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"scheme": "int5"}, "scheme should be one of"),
+        ({"scheme": "int6"}, "scheme should be one of"),
         ({"group_size": 16}, "groups of 16"),
-        ({"head": "int5"}, "head should be one of int4, int8"),
+        ({"head": "int6"}, "head should be one of int4, int5, int8"),
         ({"embedding": "float8"}, "embedding should be one of"),
         ({"keep": "("}, "regular expression"),
         ({"keep": "nothing like this"}, "no tensor has a name"),

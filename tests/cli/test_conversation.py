@@ -15,12 +15,13 @@ class Script:
     def __init__(self, *answers):
         self.answers, self.heard, self.resets = list(answers), [], 0
 
-    def chat_stream(self, messages, params):
+    def chat_stream(self, messages, params, graphemes):
         self.heard.append([dict(message) for message in messages])
         for piece in self.answers.pop(0):
             if isinstance(piece, BaseException):
                 raise piece
-            yield SimpleNamespace(text=piece, completion="done")
+            text, reasoning = piece if isinstance(piece, tuple) else (piece, "")
+            yield SimpleNamespace(text=text, reasoning=reasoning, completion="done")
 
     def reset(self):
         self.resets += 1
@@ -42,7 +43,7 @@ def test_turns_follow_each_other():
     chat, shown = conversation(["He", "llo", ""], ["Bye"], system="Be short"), []
     assert chat.say("Hi", shown.append) == "done"
     chat.say("Go", shown.append)
-    assert shown == ["He", "llo", "", "Bye"]
+    assert [piece.text for piece in shown] == ["He", "llo", "", "Bye"]
     system = {"role": "system", "content": "Be short"}
     assert chat.session.heard == [[system, user("Hi")], [system, user("Hi"), assistant("Hello"), user("Go")]]
 
@@ -87,3 +88,12 @@ def test_reset_forgets_the_turns_and_keeps_the_system_message():
     chat.reset()
     assert chat.session.resets == 1
     assert chat.messages == [{"role": "system", "content": "S"}]
+
+
+def test_reasoning_stays_beside_the_answer():
+    chat = conversation([("", "So"), ("", " be it"), ("Yes", "")], [("", "Hm"), KeyboardInterrupt()])
+    chat.say("Hi", lambda piece: None)
+    with pytest.raises(KeyboardInterrupt):
+        chat.say("Go", lambda piece: None)
+    assert chat.turns[1] == assistant("Yes") | {"reasoning_content": "So be it"}
+    assert chat.turns[3] == assistant("") | {"reasoning_content": "Hm"}

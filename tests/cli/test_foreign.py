@@ -34,7 +34,7 @@ def test_run_convert_and_quantize(folder: Path, tmp_path: Path):
     assert tinyinfer("convert", folder, tmp_path / "plain", "-q", "--dtype", "float32").returncode == 0
     assert tinyinfer("convert", folder, tmp_path / "kept", "-q").returncode == 0
     assert answer(tmp_path / "plain") == expected
-    assert tensor_forms(open_checkpoint(tmp_path / "kept").tensors)[DOWN].name == "int8-g32"
+    assert tensor_forms(open_checkpoint(tmp_path / "kept").tensors)[DOWN].name == "int5-g32-symmetric"
     assert "quantization_config" not in json.loads((tmp_path / "plain" / "config.json").read_text())
     done = tinyinfer("quantize", folder, tmp_path / "small", "--scheme", "int4")
     assert done.returncode == 0

@@ -49,6 +49,7 @@ def test_it_writes_a_folder_and_says_how_exact_it_is(model: Path, tmp_path: Path
     [
         (["--scheme", "nf4", "--double"], "nf4-g64-double"),
         (["--scheme", "int8", "--group-size", "0"], "int8-row"),
+        (["--scheme", "int5", "--group-size", "64"], "int5-g64"),
         (["--group-size", "128", "--symmetric"], "int4-g128-symmetric"),
     ],
 )
@@ -66,8 +67,8 @@ def test_flags(model: Path, tmp_path: Path, flags: list[str], form: str):
 def test_what_is_quantized_already_is_kept_or_made_anew(tmp_path: Path):
     write_types(tmp_path / "mixed.gguf", KINDS)
     done = tinyinfer("quantize", tmp_path / "mixed.gguf", tmp_path / "small", "--scheme", "int8")
-    # int4 becomes int8; the other three are int8, among them the head
-    assert "quantized before, in another form: 1;" in done.stderr
+    # int4 and int5 become int8; the other two are int8, among them the head
+    assert "quantized before, in another form: 2;" in done.stderr
     assert set(forms(tmp_path / "small").values()) == {"int8-g32"}
     done = tinyinfer("quantize", tmp_path / "small", tmp_path / "same", "--scheme", "int8")
     assert "quantized before" not in done.stderr
@@ -130,7 +131,8 @@ def test_convert_keeps_what_is_quantized_unless_a_dtype_is_asked_for(tmp_path: P
     assert tinyinfer("convert", tmp_path / "mixed.gguf", tmp_path / "kept", "-q").returncode == 0
     assert tinyinfer("convert", tmp_path / "mixed.gguf", tmp_path / "wide", "-q", "--dtype", "float32").returncode == 0
     found = forms(tmp_path / "kept")
-    assert (found.pop("model.layers.0.self_attn.q_proj.weight"), set(found.values())) == ("int4-g32", {"int8-g32"})
+    assert (found.pop("model.layers.0.self_attn.q_proj.weight"), found.pop(UP)) == ("int4-g32", "int5-g32-symmetric")
+    assert set(found.values()) == {"int8-g32"}
     assert forms(tmp_path / "wide") == {}
     assert "int8-g32 0.00" in tinyinfer("info", tmp_path / "kept").stdout
 

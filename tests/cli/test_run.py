@@ -9,12 +9,14 @@ import sys
 import numpy as np
 import pytest
 
-from tests.chain_models import say, write_chain_model
+from tests.chain_models import TEMPLATE, say, write_chain_model
 from tests.cli.commands import COMMAND, environment, refused, tinyinfer
+from tests.text.tiny_tokenizers import byte_level_tokenizer_json
 from tinyinfer.cli import main
 
 # After a rendered chat, which ends in a newline, the model says "Hi!"; after a bare "a" it says "bcd".
 CHAIN = say("Hi!") | say("bcd", after="a")
+BOS = 270  # <s>
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,24 @@ def test_the_best_of_a_beam_search(models):
 def test_beam_searches_that_are_refused(models, flags, words, capsys):
     assert main(["run", str(models / "hi"), "a", "--raw", *flags]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_one_token_allowed_is_a_length(models):
+    for argv in (["a", "--raw"], ["Hello"]):
+        record = json.loads(tinyinfer("run", models / "hi", *argv, "--json", "-n", "1").stdout)
+        assert (record["finish_reason"], len(record["ids"])) == ("length", 1)
+
+
+def test_a_chat_has_the_bos_that_its_template_writes_and_raw_text_one(tmp_path):
+    tokenizer = {"bos_token": "<s>", "eos_token": "<|im_end|>", "add_bos_token": True}
+    parts = {"tokenizer_json": byte_level_tokenizer_json(bos=True), "tokenizer_config": tokenizer}
+    write_chain_model(tmp_path / "bos", CHAIN, template="{{ bos_token }}" + TEMPLATE, **parts)
+    write_chain_model(tmp_path / "none", CHAIN, template=TEMPLATE, **parts)
+    for name, argv, count in (("bos", ["x"], 1), ("none", ["x"], 0), ("bos", ["Hi", "--raw"], 1)):
+        record = json.loads(tinyinfer("run", tmp_path / name, *argv, "--json").stdout)
+        assert record["prompt_ids"].count(BOS) == count
+        assert record["prompt_ids"][:count] == [BOS] * count
+        assert record["timings"]["prompt_tokens"] == len(record["prompt_ids"])
 
 
 def test_verbose_shows_the_prompt_as_the_model_read_it(models):
@@ -233,3 +253,21 @@ def test_a_full_disk_is_one_sentence(models):
         )
     assert done.returncode == 2
     assert done.stderr == b"tinyinfer: error: No space left on device\n"
+
+
+def test_an_answer_of_a_given_form(models, tmp_path):
+    pytest.importorskip("llguidance")
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": false}'
+    )
+    done = tinyinfer("run", models / "hi", "Hello", "--json-schema", schema, "-n", 200, "--temp", 1)
+    assert json.loads(done.stdout)["a"] in (1, 22)
+    done = tinyinfer("run", models / "hi", "Hello", "--choice", "Ha", "--choice", "Hi!", "--json")
+    record = json.loads(done.stdout)
+    assert (record["text"], record["finish_reason"]) == ("Hi!", "stop")
+    assert record["sampling"]["choice"] == ["Ha", "Hi!"]
+    schema.write_text('{"items": {"uniqueItems": true}}')
+    expected = "tinyinfer: error: json_schema: #/items/uniqueItems is not supported: it could not be enforced\n"
+    assert refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", schema)) == expected
+    assert "No such file" in refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", tmp_path / "none"))

@@ -43,6 +43,10 @@ FLAGS = {
     "-l 5+1 --logit-bias 7-2.5": {"logit_bias": {5: 1, 7: -2.5}},
     "--banned-ids 5,7 --allowed-ids 1": {"banned_ids": [5, 7], "allowed_ids": [1]},
     "--samplers top_k;typ_p;temperature": {"order": ["top_k", "typical", "temperature"]},
+    "--json-object": {"json": True},
+    '-j {"type":"null"}': {"json_schema": {"type": "null"}},
+    "--regex [a-z]+": {"regex": "[a-z]+"},
+    "--choice yes --choice no": {"choice": ["yes", "no"]},
     "--logprobs 3 --prompt-logprobs 0 --logprobs-of sampled": {
         "logprobs": 3, "prompt_logprobs": 0, "logprobs_of": "sampled"},
 }  # fmt: skip
@@ -51,6 +55,22 @@ FLAGS = {
 @pytest.mark.parametrize(("flags", "values"), FLAGS.items(), ids=FLAGS)
 def test_flags(flags, values):
     assert params(*flags.split()) == SamplingParams(**values)
+
+
+def test_forms_from_files(tmp_path):
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text(' {"type": "null"}\n')
+    grammar.write_text('start: "é"\n')
+    for flag in ("-j", "--json-schema", "--json-schema-file"):
+        assert params(flag, str(schema)) == SamplingParams(json_schema={"type": "null"})
+    assert (
+        params("--grammar-file", str(grammar))
+        == params("--grammar", 'start: "é"')
+        == SamplingParams(grammar='start: "é"')
+    )
+    grammar.write_bytes(b"\xff")
+    with pytest.raises(BadRequest, match=r"grammar\.lark: not UTF-8 text"):
+        params("--grammar-file", str(grammar))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +85,10 @@ def test_flags(flags, values):
         ("--repeat-last-n 5 --presence-window 3", "--repeat-last-n sets presence_window as well"),
         ("--mirostat 1", "mirostat should be 0 or 2, found 1"),
         ("--mirostat 2 --top-k 5", "mirostat takes the place of top_k"),
+        ("--json-object --choice a", "an answer has one form, found both json and choice"),
+        ("--choice a --ignore-eos", "ignore_eos goes on past the end"),
+        ('-j {"a":1}', "json_schema: #/a is not supported"),
+        ("--grammar a --grammar-file b", "the grammar was given twice"),
         ("--xtc-threshold 2", "xtc_threshold.*found 2.0"),
     ],
 )

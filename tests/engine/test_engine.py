@@ -176,6 +176,29 @@ def test_n_answers_share_a_prompt_that_is_run_once(llm: LLM, slots: int):
 
 
 @exact
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wish", ["ngram", {"method": "ngram", "branches": 3, "adaptive": False}])
+def test_drafted_texts_are_the_same_alone_and_beside_others(kind: str, wish: Any):
+    llm = llm_of(kind)
+    prompt = (text(4) * 4)[:15]
+    asks = [
+        {"prompt": prompt, "max_tokens": 40, "logprobs": 1},
+        {"prompt": prompt[:9], "max_tokens": 12, "temperature": 0.3, "seed": 4},
+    ]
+    engine = Engine(llm, slots=2, kv_cache_bytes=30 * llm.model.new_cache().block_bytes)
+    numbers = [engine.add(**ask, speculate=wish) for ask in asks]
+    done = run(engine)
+    for number, ask in zip(numbers, asks, strict=True):
+        assert same(done[number][0], llm.generate(**ask))
+    assert nothing_is_held(engine)
+    found = engine.generate_many([prompt], max_tokens=40, speculate=wish)[0]
+    assert found.ids == done[numbers[0]][0].ids
+    if kind == "plain" and wish != "ngram":
+        assert found.speculation.accepted > 0
+        assert engine.load.new_tokens == 40 + 12 + 40
+
+
+@exact
 def test_many_prompts_are_answered_in_their_order(llm: LLM):
     prompts = [text(3 + 7 * n, n) for n in range(9)]
     engine = Engine(llm, slots=4)
@@ -343,3 +366,9 @@ def test_generate_many_does_not_take_what_is_others(llm: LLM):
         engine.generate_many([text(3)])
     with pytest.raises(BadRequest, match="more often"):
         Engine(llm).generate_many([text(3)], n=2)
+
+
+def test_texts_that_outgrow_the_context_are_refused(llm: LLM):
+    with pytest.raises(BadRequest, match="only a session's texts can outgrow the context") as error:
+        Engine(llm).add([1, 2, 3], context_full="roll")
+    assert error.value.parameter == "context_full"

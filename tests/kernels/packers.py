@@ -17,6 +17,14 @@ def pack_nibbles(codes: np.ndarray) -> np.ndarray:
     return packed
 
 
+def pack_fives(codes: np.ndarray) -> np.ndarray:
+    """0..31 [N, K], K a multiple of 32 -> uint8 [blocks, G, 5, 32], rows beyond N as zeros."""
+    packed = np.pad(pack_nibbles(codes & 15), ((0, 0), (0, 0), (0, 1), (0, 0)))
+    for row, k in np.argwhere(codes > 15):
+        packed[row // 8, k // 32, 4, row % 8 * 4 + k % 4] |= 1 << k % 32 // 4
+    return packed
+
+
 def pack_bytes(codes: np.ndarray) -> np.ndarray:
     """-127..127 [N, K] -> int8 [blocks, G, 8, 32], rows beyond N as zeros."""
     rows, width = codes.shape

@@ -34,7 +34,9 @@ def tape_with(tape: Tape, team: threads.Team) -> Tape:
 def cache_of(windows: list[int | None], kv_heads: int, dim: int, block_size: int, dtype: str = "float32") -> KVCache:
     """A cache without a model, a layer for each window; what was never stored is NaN."""
     layers = [SimpleNamespace(window=window) for window in windows]
-    cache = KVCache(SimpleNamespace(layers=layers, cache_shape=(kv_heads, dim)), block_size, dtype)
+    cache = KVCache(
+        SimpleNamespace(layers=layers, cache_shape=(kv_heads, dim)), block_size, dtype, room=300 * block_size
+    )
     for pool in cache.pools:
         pool.grow(256)
         for array in pool._arrays:

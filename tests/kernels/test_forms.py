@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tinyinfer.kernels.int4 import matmul_int4
+from tinyinfer.kernels.int5 import matmul_int5
 from tinyinfer.kernels.int8 import matmul_int8
 from tinyinfer.kernels.nf4 import matmul_nf4
 from tinyinfer.kernels.quantize import quantize_rows
@@ -34,10 +35,11 @@ def test_kernels_read_what_quant_writes(form, n, rows, width):
     out = np.zeros((n, rows), np.float32)
     place = (out, 0, rows, 0, len(packed.codes), False)
     scales = bits(packed.scales)
-    if packed.scheme == "int4":
+    if packed.scheme in ("int4", "int5"):
         none = np.zeros((0, 0, 8), np.int16)
         minimums = none if packed.minimums is None else bits(packed.minimums)
-        matmul_int4(x_codes, x_scales, x_sums, packed.codes, scales, minimums, *place)
+        kernel = matmul_int4 if packed.scheme == "int4" else matmul_int5
+        kernel(x_codes, x_scales, x_sums, packed.codes, scales, minimums, *place)
     else:
         kernel = matmul_int8 if packed.scheme == "int8" else matmul_nf4
         kernel(x_codes, x_scales, packed.codes, scales, *place)

@@ -10,12 +10,15 @@ from numba.core.errors import TypingError
 
 from tinyinfer.kernels import twins
 from tinyinfer.kernels.int4 import matmul_int4
+from tinyinfer.kernels.int5 import matmul_int5
 from tinyinfer.kernels.int8 import matmul_int8
 from tinyinfer.kernels.nf4 import LEVELS, ONE, matmul_nf4
 
-from .packers import pack_bytes, pack_nibbles, pack_scales
+from .packers import pack_bytes, pack_fives, pack_nibbles, pack_scales
 
-SCHEMES = ("int4", "int4 symmetric", "int8", "int8 a row", "nf4", "nf4 float32")
+SCHEMES = ("int4", "int4 symmetric", "int5", "int5 symmetric", "int8", "int8 a row", "nf4", "nf4 float32")
+LIMITS = {"int4": (0, 15), "int5": (0, 31), "int8": (-127, 127), "nf4": (0, 15)}
+PACK = {"int4": pack_nibbles, "int5": pack_fives, "int8": pack_bytes, "nf4": pack_nibbles}
 NONE = np.zeros((0, 0, 8), np.int16)
 OUTSIDE = np.float32(12345.0)
 
@@ -29,17 +32,17 @@ class Case:
         self.x_codes = random.integers(-127, 128, (n, 32 * groups)).astype(np.int8)
         self.x_scales = random.uniform(0.01, 2, (n, groups)).astype(np.float32)
         self.x_sums = self.x_scales * self.x_codes.reshape(n, groups, 32).sum(-1, dtype=np.float32)
-        low, high = (-127, 128) if "int8" in scheme else (0, 16)
-        self.weight_codes = random.integers(low, high, (rows, 32 * groups))
+        low, high = LIMITS[scheme.split()[0]]
+        self.weight_codes = random.integers(low, high + 1, (rows, 32 * groups))
         spans = 1 if scheme == "int8 a row" else groups // per_scale
         wide = scheme in ("int8 a row", "nf4 float32")
         self.set_scales(random.uniform(0.001, 0.1, (rows, spans)), np.float32 if wide else np.float16)
-        self.minimums = pack_scales(random.uniform(-1, 0, (rows, spans))) if scheme == "int4" else NONE
+        self.minimums = pack_scales(random.uniform(-1, 0, (rows, spans))) if scheme in ("int4", "int5") else NONE
         self.set_codes(self.weight_codes)
 
     def set_codes(self, codes):
         self.weight_codes = codes
-        self.codes = pack_bytes(codes) if "int8" in self.scheme else pack_nibbles(codes)
+        self.codes = PACK[self.scheme.split()[0]](codes)
 
     def set_scales(self, scales, dtype=np.float16):
         self.scales = pack_scales(scales, dtype)
@@ -52,12 +55,13 @@ class Case:
         self.scales = one if one.dtype == np.float32 else one.view(np.int16)
 
     def operands(self):
-        if "int4" in self.scheme:
+        if "int4" in self.scheme or "int5" in self.scheme:
             return self.x_codes, self.x_scales, self.x_sums, self.codes, self.scales, self.minimums
         return self.x_codes, self.x_scales, self.codes, self.scales
 
     def kernel(self):
-        return {"int4": matmul_int4, "int8": matmul_int8, "nf4": matmul_nf4}[self.scheme.split()[0]]
+        kernels = {"int4": matmul_int4, "int5": matmul_int5, "int8": matmul_int8, "nf4": matmul_nf4}
+        return kernels[self.scheme.split()[0]]
 
     def run(self, out=None, column=0, begin=0, end=None, accumulate=False):
         if out is None:
@@ -67,7 +71,7 @@ class Case:
         return out
 
     def terms(self):
-        twin = {"int4": twins.terms_int4, "int8": twins.terms_int8, "nf4": twins.terms_nf4}[self.scheme.split()[0]]
+        twin = getattr(twins, f"terms_{self.scheme.split()[0]}")
         return twin(*self.operands())[:, : self.rows]
 
 
@@ -111,8 +115,7 @@ def test_integer_sums_are_exact(scheme, n):
     case.make_units()
     if "nf4" in scheme:
         case.x_codes //= 16  # 32 * 8 * 32767 < 2**24
-    if scheme == "int4":
-        case.minimums[:] = 0
+    case.minimums[:] = 0
     levels = LEVELS[case.weight_codes].astype(np.int64) if "nf4" in scheme else case.weight_codes
     for group in range(case.groups):
         case.x_scales[:] = 0
@@ -135,10 +138,9 @@ def test_largest_codes_everywhere_do_not_overflow(scheme, n, sign):
     if "int8" in scheme:
         largest = np.where(np.arange(64) % 2, -127, 127) if sign == 0 else np.full(64, 127 * sign)
     else:
-        largest = np.full(64, 15)
+        largest = np.full(64, LIMITS[scheme.split()[0]][1])
     case.set_codes(np.tile(largest, (8, 1)))
-    if scheme == "int4":
-        case.minimums[:] = 0
+    case.minimums[:] = 0
     levels = np.ones(64, int) if "nf4" in scheme else largest
     expected = int(case.x_codes[0].astype(int) @ levels)
     np.testing.assert_array_equal(case.run(), np.full((n, 8), expected, np.float32))
@@ -258,6 +260,8 @@ def test_refuses_arrays_with_gaps():
 def test_twins_unpack_what_was_packed():
     random = np.random.default_rng(0)
     nibbles, whole = random.integers(0, 16, (16, 96)), random.integers(-127, 128, (16, 96))
+    fives = random.integers(0, 32, (16, 96))
+    np.testing.assert_array_equal(twins.unpack_fives(pack_fives(fives)).reshape(16, 96), fives)
     np.testing.assert_array_equal(twins.unpack_nibbles(pack_nibbles(nibbles)).reshape(16, 96), nibbles)
     np.testing.assert_array_equal(twins.unpack_bytes(pack_bytes(whole)).reshape(16, 96), whole)
     scales = random.uniform(0, 1, (16, 3)).astype(np.float16)

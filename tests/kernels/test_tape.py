@@ -216,7 +216,7 @@ def test_gated_linear(rows: int, width: int, activation: str):
     assert_as_twin(write, lambda: plain_step(rows), rows, 3e-4 if activation == "relu2" else 3e-5)  # squares up to 30
 
 
-@pytest.mark.parametrize("form", ["int4-g32", "int4-g128", "int8-row"])
+@pytest.mark.parametrize("form", ["int4-g32", "int4-g128", "int5-g32-symmetric", "int8-row"])
 @pytest.mark.parametrize("width", [1, 40, 128, 300])
 @pytest.mark.parametrize("rows", ROWS)
 def test_gated_linear_leaves_codes_for_its_readers(rows: int, width: int, form: str):
@@ -298,10 +298,10 @@ def test_logits(wanted: list[int], stored: str):
 
 
 def as_kernels_take(packed: PackedWeight) -> list[np.ndarray]:
-    """Codes, scales and, for int4, minimums of a weight; float16 as bits."""
+    """Codes, scales and, for int4 and int5, minimums of a weight; float16 as bits."""
     packed = expand_scales(packed)
     bits = [a.view(np.int16) if a.dtype == np.float16 else a for a in (packed.scales, packed.minimums) if a is not None]
-    if packed.scheme == "int4" and packed.minimums is None:
+    if packed.scheme in ("int4", "int5") and packed.minimums is None:
         bits.append(np.zeros((0, 0, 8), np.int16))
     return [packed.codes, *bits]
 
@@ -309,8 +309,8 @@ def as_kernels_take(packed: PackedWeight) -> list[np.ndarray]:
 def exact_product(x: np.ndarray, packed: PackedWeight) -> tuple[np.ndarray, np.ndarray]:
     """x in 8 bits times a packed weight, in integers, then float64: [n, rows]; and a bound for float32's roundings."""
     codes, scales, sums = twins.quantize_rows(x, packed.codes.shape[1])
-    terms_of = {"int4": twins.terms_int4, "int8": twins.terms_int8, "nf4": twins.terms_nf4}[packed.scheme]
-    mine = (codes, scales, sums) if packed.scheme == "int4" else (codes, scales)
+    terms_of = getattr(twins, f"terms_{packed.scheme}")
+    mine = (codes, scales, sums) if packed.scheme in ("int4", "int5") else (codes, scales)
     terms = terms_of(*mine, *as_kernels_take(packed))[:, : len(packed)]
     return terms.sum(-1), (terms.shape[-1] + 4) * 2.0**-24 * np.abs(terms).sum(-1)
 

@@ -22,7 +22,10 @@ def code_of(packed: PackedWeight, n: int, k: int) -> int:
     if packed.scheme == "int8":
         return int(packed.codes[block, k // 32, k % 32 // 4, 4 * row + k % 4])
     byte = int(packed.codes[block, k // 32, k % 32 // 8, 4 * row + k % 4])
-    return byte >> 4 if k % 8 >= 4 else byte & 15
+    nibble = byte >> 4 if k % 8 >= 4 else byte & 15
+    if packed.scheme == "int5":
+        return nibble + 16 * (int(packed.codes[block, k // 32, 4, 4 * row + k % 4]) >> k % 32 // 4 & 1)
+    return nibble
 
 
 def scale_of(packed: PackedWeight, n: int, k: int) -> np.float32:
@@ -44,7 +47,7 @@ def meaning(packed: PackedWeight, n: int, k: int, code: int) -> np.float32:
     if packed.scheme == "int8":
         return scale * f32(code)
     if packed.minimums is None:
-        return scale * f32(code - 8)
+        return scale * f32(code - (16 if packed.scheme == "int5" else 8))
     return scale * f32(code) + f32(packed.minimums[n // 8, k // packed.group_size, n % 8])
 
 

@@ -26,7 +26,7 @@ from tinyinfer.quant import (
     relative_error,
 )
 
-CODES = {"int4": range(16), "nf4": range(16), "int8": range(-127, 128)}
+CODES = {"int4": range(16), "int5": range(32), "nf4": range(16), "int8": range(-127, 128)}
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -69,12 +69,12 @@ def test_shapes_dtypes_and_filling(form: str, shape: tuple[int, int]):
     blocks, columns = (shape[0] + 7) // 8, shape[1]
     while columns % max(32, group or 32):
         columns += 1
-    lines, dtype = (8, np.int8) if packed.scheme == "int8" else (4, np.uint8)
+    lines, dtype = {"int8": (8, np.int8), "int5": (5, np.uint8)}.get(packed.scheme, (4, np.uint8))
     assert (packed.codes.shape, packed.codes.dtype) == ((blocks, columns // 32, lines, 32), dtype)
     assert packed.scales.shape == ((blocks, columns // group, 8) if group else (blocks, 8))
     halves = group and "wide" not in form
     assert packed.scales.dtype == (np.int8 if "double" in form else np.float16 if halves else np.float32)
-    assert (packed.minimums is None) == (form not in ("int4-g32", "int4-g64", "int4-g128"))
+    assert (packed.minimums is None) == ("symmetric" in form or packed.scheme not in ("int4", "int5"))
     assert packed.form == FORMS[form]
     assert packed.nbytes == FORMS[form].nbytes(shape) == sum(array.nbytes for array in packed.arrays().values())
     assert all(array.flags.c_contiguous for array in packed.arrays().values())
@@ -93,6 +93,19 @@ def test_the_same_bytes_as_by_hand():
     first, second = packed.codes[0, 0, 0], packed.codes[0, 0, 1]
     assert first[:8].tolist() == [0x40, 0x51, 0x62, 0x73, 0x80, 0x88, 0x88, 0x88]
     assert second[:8].tolist() == [0x8F, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88]
+
+
+def test_the_same_bytes_as_by_hand_of_five_bits():
+    weight = np.zeros((2, 32), np.float32)
+    weight[0, :9] = [-16, 15, -15, 1, -1, 0, 3, -3, 2]  # every step 1: codes 0, 31, 1, 17, 15, 16, 19, 13, 18
+    weight[1, 0] = 32  # the largest becomes code 0, with a negative scale
+    packed = quantize(weight, "int5-g32-symmetric")
+    assert packed.scales[0, 0].tolist() == [1, -2, 0, 0, 0, 0, 0, 0]
+    first, second, fifths = packed.codes[0, 0, [0, 1, 4]]
+    assert first[:8].tolist() == [0xF0, 0x0F, 0x31, 0xD1, 0x00, 0x00, 0x00, 0x00]
+    assert second[:8].tolist() == [0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00]
+    # bit 0 of columns 0 to 3, bit 1 of 4 to 7, and zeros, which are code 16, in all that follow
+    assert fifths[:8].tolist() == [0b11111100, 0b11111111, 0b11111110, 0b11111101, 0b11111110, 0xFF, 0xFF, 0xFF]
 
 
 @pytest.mark.parametrize("form", [name for name in FORMS if "double" not in name])
@@ -137,15 +150,15 @@ def test_no_code_is_nearer_than_the_one_chosen(weight: np.ndarray, form: str, da
 
 
 @settings(max_examples=40, deadline=None)
-@given(matrices(), st.sampled_from(["int4-g32", "int4-g64", "int4-g128"]))
-def test_int4_is_no_worse_than_the_whole_range_of_each_group(weight: np.ndarray, form: str):
-    size = FORMS[form].group_size
+@given(matrices(), st.sampled_from(["int4-g32", "int4-g64", "int4-g128", "int5-g32", "int5-g64", "int5-g128"]))
+def test_steps_are_no_worse_than_the_whole_range_of_each_group(weight: np.ndarray, form: str):
+    size, top = FORMS[form].group_size, 15 if "int4" in form else 31
     found = dequantize(quantize(weight, form))
     for begin in range(0, weight.shape[1], size):
         group = weight[:, begin : begin + size].astype(np.float64)
         low, high = group.min(axis=1, keepdims=True), group.max(axis=1, keepdims=True)
-        scale, low = ((high - low) / 15).astype(np.float16).astype(float), low.astype(np.float16).astype(float)
-        codes = np.clip(np.rint((group - low) / np.where(scale == 0, 1, scale)), 0, 15)
+        scale, low = ((high - low) / top).astype(np.float16).astype(float), low.astype(np.float16).astype(float)
+        codes = np.clip(np.rint((group - low) / np.where(scale == 0, 1, scale)), 0, top)
         plain = np.square(codes * scale + low - group).sum(axis=1)
         ours = np.square(found[:, begin : begin + size] - group).sum(axis=1)
         # 1e-5: errors are compared in float32
@@ -174,14 +187,15 @@ def test_errors_stay_within_a_step(weight: np.ndarray, form: str):
     size = packed.group_size or weight.shape[1]
     off = np.abs(dequantize(packed) - weight)
     # of the largest weight of a group: int4 may cut extremes (symmetric: two of nine steps at the side that has less),
-    # int8 is off by half of 1/96, of 1/127 where a row has one scale, nf4 by half of its widest gap of 0.3039
-    share = 1 / 250 if form == "int8-row" else {"int4": 0.3, "int8": 1 / 190, "nf4": 0.16}[packed.scheme]
+    # int5 two of seventeen, int8 is off by half of 1/96, of 1/127 where a row has one scale, nf4 by half of its widest
+    # gap of 0.3039
+    share = 1 / 250 if form == "int8-row" else {"int4": 0.3, "int5": 0.15, "int8": 1 / 190, "nf4": 0.16}[packed.scheme]
     for begin in range(0, weight.shape[1], size):
         group = np.abs(weight[:, begin : begin + size])
         largest = group.max(axis=1, keepdims=True)
         if "double" in form:  # a scale is off by up to half a step, which its 256 neighbours set
             largest = np.broadcast_to(np.abs(weight).max() * 1.01, largest.shape)
-        # 15 steps of the smallest float16 (2^-24), below which a scale is not held
+        # 15 or 31 steps of the smallest float16 (2^-24), below which a scale is not held
         assert (off[:, begin : begin + size] <= share * largest + 128 * 2.0**-24).all()
 
 
@@ -193,22 +207,23 @@ def test_zeros_stay_zeros(form: str):
     assert not np.delete(dequantize(quantize(weight, form)), 3, axis=0).any()
 
 
-@pytest.mark.parametrize("form", ["int4-g32", "int4-g64", "int4-g128"])
+@pytest.mark.parametrize("form", ["int4-g32", "int4-g64", "int4-g128", "int5-g32", "int5-g64", "int5-g128"])
 def test_a_group_of_equal_weights_is_exact(form: str):
     weight = np.full((3, 128), 0.625, np.float32)
     weight[1] = -3
     assert np.array_equal(dequantize(quantize(weight, form)), weight)
 
 
-def test_what_was_quantized_stays_when_quantized_again():
-    """Weights that lie on 16 even steps, both ends taken, are held exactly."""
+@pytest.mark.parametrize(("form", "top"), [("int4-g32", 15), ("int5-g32", 31)])
+def test_what_was_quantized_stays_when_quantized_again(form: str, top: int):
+    """Weights that lie on 16 or 32 even steps, both ends taken, are held exactly."""
     rng = np.random.default_rng(0)
-    codes = rng.integers(0, 16, (24, 4, 32))
-    codes[..., 0], codes[..., 1] = 0, 15
+    codes = rng.integers(0, top + 1, (24, 4, 32))
+    codes[..., 0], codes[..., 1] = 0, top
     scale = rng.uniform(0.01, 0.1, (24, 4, 1)).astype(np.float16).astype(np.float32)
     minimum = rng.uniform(-1, 0, (24, 4, 1)).astype(np.float16).astype(np.float32)
     weight = (codes.astype(np.float32) * scale + minimum).reshape(24, 128)
-    assert np.array_equal(dequantize(quantize(weight, "int4-g32")), weight)
+    assert np.array_equal(dequantize(quantize(weight, form)), weight)
 
 
 @pytest.mark.parametrize(("top", "exact"), [(15, True), (16, False), (31, True), (32, False), (100, True), (127, True)])
@@ -268,7 +283,9 @@ def test_double_quantization_moves_scales_by_half_a_step_at_most():
     ("form", "bits"),
     [
         ("int4-g32", 5), ("int4-g64", 4.5), ("int4-g128", 4.25), ("int4-g32-symmetric", 4.5),
-        ("int4-g64-symmetric", 4.25), ("int4-g128-symmetric", 4.125), ("int8-g32", 8.5), ("int8-row", 8 + 32 / 1024),
+        ("int4-g64-symmetric", 4.25), ("int4-g128-symmetric", 4.125), ("int5-g32", 6), ("int5-g64", 5.5),
+        ("int5-g128", 5.25), ("int5-g32-symmetric", 5.5), ("int5-g64-symmetric", 5.25),
+        ("int5-g128-symmetric", 5.125), ("int8-g32", 8.5), ("int8-row", 8 + 32 / 1024),
         ("nf4-g64", 4.25), ("nf4-g64-wide", 4.5), ("nf4-g64-double", 4 + 8 / 64 + 32 / (64 * 256) + 32 / (256 * 1024)),
     ],
 )  # fmt: skip
@@ -282,13 +299,16 @@ def test_relative_errors_on_normal_weights():
     found = {form: relative_error(weight, dequantize(quantize(weight, form))) for form in FORMS}
     expected = {
         "int4-g32": 0.0737, "int4-g32-symmetric": 0.0820, "int4-g64": 0.0848, "int4-g64-symmetric": 0.0904,
-        "int4-g128": 0.0937, "int4-g128-symmetric": 0.0973, "int8-g32": 0.0048, "int8-row": 0.0080, "nf4-g64": 0.0921,
+        "int4-g128": 0.0937, "int4-g128-symmetric": 0.0973, "int5-g32": 0.0360, "int5-g32-symmetric": 0.0413,
+        "int5-g64": 0.0413, "int5-g64-symmetric": 0.0455, "int5-g128": 0.0465, "int5-g128-symmetric": 0.0495,
+        "int8-g32": 0.0048, "int8-row": 0.0080, "nf4-g64": 0.0921,
         "nf4-g64-double": 0.0922, "nf4-g64-wide": 0.0921,
     }  # fmt: skip
     assert found == pytest.approx(expected, rel=0.02)
-    assert found["int4-g32"] < found["int4-g64"] < found["int4-g128"]
-    for size in (32, 64, 128):
-        assert found[f"int4-g{size}"] < found[f"int4-g{size}-symmetric"]
+    for scheme in ("int4", "int5"):
+        assert found[f"{scheme}-g32"] < found[f"{scheme}-g64"] < found[f"{scheme}-g128"]
+        for size in (32, 64, 128):
+            assert found[f"{scheme}-g{size}"] < found[f"{scheme}-g{size}-symmetric"]
 
 
 def test_relative_error_by_definition():
@@ -325,7 +345,7 @@ def test_many_pieces_on_threads_give_what_one_gives(monkeypatch: pytest.MonkeyPa
 
 def test_memory_stays_near_the_size_of_the_result():
     weight = to_bfloat16(normal(16_384, 1024))  # as float32: 67 MB
-    for form in ("int4", "int8", "nf4"):
+    for form in ("int4", "int5", "int8", "nf4"):
         tracemalloc.start()
         packed = quantize(weight, form)
         _, peak = tracemalloc.get_traced_memory()
@@ -378,7 +398,9 @@ def test_only_matrices_are_quantized(shape: tuple[int, ...]):
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        (("int4",), "int4-g32"), (("int4", 128), "int4-g128"), (("int4", 64, True), "int4-g64-symmetric"),
+        (("int4",), "int4-g32"), (("int5",), "int5-g32"),
+        (("int4", 128), "int4-g128"), (("int4", 64, True), "int4-g64-symmetric"),
+        (("int5", 32, True), "int5-g32-symmetric"),
         (("int8",), "int8-g32"), (("int8", 0), "int8-row"), (("int8", 32), "int8-g32"), (("nf4",), "nf4-g64"),
         (("nf4", 64, False, True), "nf4-g64-double"), (("int8-row",), "int8-row"),
     ],
@@ -391,7 +413,7 @@ def test_find_form(asked: tuple, name: str):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("int3",), "scheme should be one of int4, int8, nf4"), (("int4", 0), "one scale a row does not exist"),
+        (("int3",), "scheme should be one of int4, int5, int8, nf4"), (("int4", 0), "one scale a row does not exist"),
         (("int4", 48), "groups of 48"), (("int8", 64), "int8-g32, int8-row do"), (("nf4", 32), "nf4-g64"),
         (("int4", 32, False, True), "32, double does not exist"), (("int8", 32, True), "32, symmetric does not exist"),
         (("nf4", 64, True, True), "64, symmetric, double does not"), (("int8-g32", 32), "int8-g32 says all by itself"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinyinfer.errors import BadRequest, MissingExtra, TemplateError
-from tinyinfer.text.chat import ChatTemplate, pick_template
+from tinyinfer.text.chat import ChatTemplate
 from tinyinfer.text.messages import prepare_messages
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "templates"
@@ -296,25 +296,7 @@ def test_content_goes_through_as_it_is(contents):
     assert render(PRINT, messages) == "".join(f"[user]{content}" for content in contents)
 
 
-# --- choosing and importing ---
-
-
-@pytest.mark.parametrize(
-    ("value", "tools", "picked"),
-    [
-        ("T", None, "T"),
-        (None, None, None),
-        ([{"name": "default", "template": "D"}, {"name": "tool_use", "template": "U"}], None, "D"),
-        ([{"name": "default", "template": "D"}, {"name": "tool_use", "template": "U"}], [{}], "U"),
-        ([{"name": "default", "template": "D"}], [{}], "D"),
-        ([{"name": "rag", "template": "R"}], None, None),
-        ({"default": "D", "tool_use": "U"}, [{}], "U"),
-        ([], None, None),
-        (7, None, None),
-    ],
-)
-def test_pick_template(value, tools, picked):
-    assert pick_template(value, tools) == picked
+# --- importing ---
 
 
 def test_jinja_is_imported_when_it_is_needed_and_not_before():

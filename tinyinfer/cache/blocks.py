@@ -2,7 +2,7 @@
 
     positions of a sequence    0 1 2 3 | 4 5 6 7 | 8 9
     its block table               5    |    0    |  2       (block_size 4)
-    a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]
+    a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]     with room for more blocks
     a pool's values            [layers, kv_heads, blocks, block_size, head_dim]
     scales of each, for int8   [layers, kv_heads, blocks, block_size]
 
@@ -22,29 +22,40 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
 from ..config import ModelConfig
 from ..errors import OutOfBlocks
+from .kept import Kept, as_kept, widened
+from .memory import RESERVES, untouched
 
 DEFAULT_BLOCK_SIZE = 32
 KV_DTYPES = ("float16", "float32", "int8")  # of keys and values; int8 has a scale, float32, for each head and token
-LARGEST_HALF = 65504  # what float16 can't hold becomes this, with its sign
-TINY = np.float32(2.0**-118)  # numbers below it count as zeros in int8: one over their scale would overflow
+Turn = Callable[[int, np.ndarray], "np.ndarray | None"]  # see `Sequence.close_gap`
 
 
 class BlockPool:
-    """The blocks of all layers with the same window: `keys` and `values`, laid out as above, and scales or None."""
+    """The blocks of all layers with the same window: `keys` and `values`, laid out as above, and scales or None.
 
-    def __init__(self, layers: int, window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: str):
-        self.window, self.block_size = window, block_size
+    `layers` are their numbers in the model, in order.
+    """
+
+    def __init__(
+        self, layers: list[int], window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: str
+    ):
+        self.layers, self.window, self.block_size = layers, window, block_size
         self.most_blocks: int | None = None  # that it may grow to
-        self.keys = np.empty((layers, kv_heads, 0, head_dim, block_size), dtype)
-        self.values = np.empty((layers, kv_heads, 0, block_size, head_dim), dtype)
+        count = len(layers)
+        self.keys = np.empty((count, kv_heads, 0, head_dim, block_size), dtype)
+        self.values = np.empty((count, kv_heads, 0, block_size, head_dim), dtype)
         self.key_scales = self.value_scales = None
         if self.keys.dtype == np.int8:
-            self.key_scales, self.value_scales = (np.empty((layers, kv_heads, 0, block_size), np.float32) for _ in "kv")
+            self.key_scales, self.value_scales = (np.empty((count, kv_heads, 0, block_size), np.float32) for _ in "kv")
+        self.room = 0  # blocks to have address space for from the first one on: that many can be had without copying
+        self._whole: list[np.ndarray | None] = []  # what the arrays are the first blocks of
         self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
         self._shared: dict[int, int] = {}  # how many sequences beyond the first hold a block; those of one are not here
         self._forget: dict[int, Callable[[], None]] = {}  # of the remembered blocks: what to call when one is taken
@@ -54,6 +65,11 @@ class BlockPool:
     def num_blocks(self) -> int:
         """How many blocks there are, used or free."""
         return self.keys.shape[2]
+
+    @property
+    def capacity(self) -> int:
+        """How many blocks there is room for: a head's first block comes so many after that of the head before it."""
+        return self._whole[0].shape[2] if self._whole else 0
 
     @property
     def num_free(self) -> int:
@@ -80,7 +96,7 @@ class BlockPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, used or free."""
+        """Bytes of all blocks, used or free; not of address space beyond them."""
         return sum(array.nbytes for array in self._arrays if array is not None)
 
     @property
@@ -137,6 +153,10 @@ class BlockPool:
         for block in blocks:
             self._shared[block] = self._shared.get(block, 0) + 1
 
+    def is_held_by_others(self, block: int) -> bool:
+        """Whether a block belongs to more than one sequence."""
+        return block in self._shared
+
     def is_shared(self, block: int) -> bool:
         """Whether a block is not one sequence's alone to write into: others hold it, or it is remembered."""
         return block in self._shared or block in self._forget
@@ -154,14 +174,22 @@ class BlockPool:
         before = self.num_blocks
         if num_blocks <= before:
             return
-        # all are made before any is kept: there may be no memory for the last
-        grown = [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
-        self.keys, self.values, self.key_scales, self.value_scales = grown
+        if num_blocks > self.capacity:
+            self._whole = self._with_room(num_blocks)
+        parts = [None if whole is None else whole[:, :, :num_blocks] for whole in self._whole]
+        self.keys, self.values, self.key_scales, self.value_scales = parts
         self.free(range(before, num_blocks))
+
+    def _with_room(self, num_blocks: int) -> list[np.ndarray | None]:
+        # all are made before any is kept: there may be no memory for the last
+        if self.room > num_blocks:
+            with suppress(MemoryError):  # no address space for so much: the pool grows by copying
+                return [None if array is None else self._grown(array, self.room) for array in self._arrays]
+        return [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
 
     def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
         layers, kv_heads, blocks, *block = old.shape
-        new = np.empty((layers, kv_heads, num_blocks, *block), old.dtype)
+        new = (untouched if self.room else np.empty)((layers, kv_heads, num_blocks, *block), old.dtype)
         new[:, :, :blocks] = old
         return new
 
@@ -174,14 +202,24 @@ def layer_places(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 class KVCache:
-    """All keys and values a model holds, for any number of sequences; `dtype` is one of KV_DTYPES."""
+    """All keys and values a model holds, for any number of sequences; `dtype` is one of KV_DTYPES.
 
-    def __init__(self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32"):
+    `room` is a number of tokens: where the system allows, pools grow to as many without copying, in address space that
+    is set aside when the first block is needed. Memory is used as blocks are.
+    """
+
+    def __init__(
+        self, config: ModelConfig, block_size: int = DEFAULT_BLOCK_SIZE, dtype: str = "float32", room: int = 0
+    ):
         self.block_size, self.dtype = block_size, dtype
         windows = [layer.window for layer in config.layers]
-        kinds = list(dict.fromkeys(windows))
+        layers: dict[int | None, list[int]] = {}
+        for number, window in enumerate(windows):
+            layers.setdefault(window, []).append(number)
         shape = *config.cache_shape, block_size
-        self.pools = [BlockPool(windows.count(kind), kind, *shape, dtype) for kind in kinds]
+        self.pools = [BlockPool(numbers, window, *shape, dtype) for window, numbers in layers.items()]
+        for pool in self.pools:
+            pool.room = -(-room // block_size) if RESERVES else 0
 
     def sequence(self) -> Sequence:
         """A new, empty sequence."""
@@ -211,7 +249,8 @@ class KVCache:
 class Sequence:
     """One sequence's share of the cache: its length, and its blocks in each pool.
 
-    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened.
+    A forward pass calls `reserve` before it writes and `advance` once it is done; until then nothing has happened. Up
+    to the next `reserve` all that was written can be taken back by `rewind`, whatever the windows: so drafts are.
     """
 
     def __init__(self, cache: KVCache):
@@ -227,25 +266,30 @@ class Sequence:
         twin.length = self.length
         return twin
 
+    def parts(self, count: int) -> list[Part]:
+        """`count` new tokens, as attention is to see them."""
+        return [Part(self, self.length, count)]
+
     def has_room(self, count: int) -> bool:
         """Whether `reserve` of so many tokens would find the blocks it needs."""
         for table in self.tables:
             available = table.pool.num_available
-            if available is not None and table.blocks_wanted(self.length, count) > available:
+            if available is None:
+                continue
+            if table.blocks_wanted(self.length, count) > available + table.blocks_given_back(self.length):
                 return False
         return True
 
     def reserve(self, count: int) -> None:
-        """Make room for `count` more tokens, in blocks of this sequence alone."""
+        """Make room for `count` more tokens, in blocks of this sequence alone; what they can't see is given back."""
         for table in self.tables:
+            table.drop_unseen(self.length)
             table.own_from(self.length)
             table.extend_to(self.length + count)
 
     def advance(self, count: int) -> None:
-        """`count` tokens have been written; blocks that no later token can see are given back."""
+        """`count` tokens have been written."""
         self.length += count
-        for table in self.tables:
-            table.drop_unseen(self.length)
 
     def can_rewind(self, length: int) -> bool:
         """Whether the first `length` tokens could go on from there: what their windows see must still be held."""
@@ -259,11 +303,36 @@ class Sequence:
         for table in self.tables:
             table.cut_to(length)
 
+    def close_gap(self, keep: int, drop: int, turn: Turn) -> None:
+        """Forget the `drop` tokens after the first `keep`; those that follow move up, and take their positions.
+
+        `turn(layer, keys)` gives the keys of a layer, float32 [n, kv_heads, head_dim], as they are at positions `drop`
+        lower, to be kept as new ones are; or None where positions are not in them. Values move as they lie.
+        A sequence that was interrupted in this is good for nothing but `release`.
+        """
+        for table in self.tables:
+            table.close_gap(keep, drop, self.length, turn)
+        self.length -= drop
+
+    def become(self, other: Sequence) -> None:
+        """Hold what `other`, of the same cache, holds; which is empty then."""
+        self.tables, other.tables = other.tables, self.tables
+        self.length, other.length = other.length, self.length
+        other.release()
+
     def release(self) -> None:
         """Give every block back; the sequence is empty again."""
         self.length = 0
         for table in self.tables:
             table.clear()
+
+
+class Part(NamedTuple):
+    """New tokens in a row: `count` of them, the first at position `start`, which look at what `sequence` holds."""
+
+    sequence: Sequence
+    start: int
+    count: int
 
 
 class BlockTable:
@@ -277,11 +346,17 @@ class BlockTable:
         self.pool = pool
         self.first = 0
         self.blocks: list[int] = []
+        self.hollow = 0  # positions before this one are not held, though a block may have room for them
 
     @property
     def first_position(self) -> int:
         """The first position whose key and value are held."""
-        return self.first * self.pool.block_size
+        return max(self.first * self.pool.block_size, self.hollow)
+
+    def begin_at(self, position: int) -> None:
+        """Hold nothing, and nothing before `position` from now on."""
+        self.clear()
+        self.first, self.hollow = position // self.pool.block_size, position
 
     def extend_to(self, length: int) -> None:
         """Have blocks for positions up to `length`."""
@@ -295,10 +370,15 @@ class BlockTable:
         copies = sum(self.pool.is_shared(block) for block in written)
         return max(self._blocks_for(length + count) - self.first - len(self.blocks), 0) + copies
 
+    def blocks_given_back(self, length: int) -> int:
+        """How many blocks `drop_unseen` would give back that nobody else holds."""
+        unseen = max(self._first_seen(length) // self.pool.block_size - self.first, 0)
+        return sum(not self.pool.is_held_by_others(block) for block in self.blocks[:unseen])
+
     def begin_as(self, other: BlockTable) -> None:
         """Hold what `other` holds."""
         self.pool.share(other.blocks)
-        self.first, self.blocks = other.first, list(other.blocks)
+        self.first, self.hollow, self.blocks = other.first, other.hollow, list(other.blocks)
 
     def own_from(self, length: int) -> None:
         """Have to itself, by copies, the blocks that positions from `length` on would be written to."""
@@ -329,33 +409,59 @@ class BlockTable:
     def clear(self) -> None:
         """Give every block back."""
         dropped = self.blocks
-        self.first, self.blocks = 0, []
+        self.first, self.hollow, self.blocks = 0, 0, []
         self.pool.free(reversed(dropped))  # the beginning of a text is what others may share: it is remembered longest
+
+    def close_gap(self, keep: int, drop: int, length: int, turn: Turn) -> None:
+        """See `Sequence.close_gap`."""
+        begin = max(self.first_position, keep + drop)
+        moved = [self.get(place, begin, length) for place in range(len(self.pool.layers))]
+        if self.first_position > 0:  # what stands before the gap has left the window
+            self.begin_at(begin - drop)
+        self.cut_to(length - drop)
+        self.own_from(begin - drop)
+        self.extend_to(length - drop)
+        for place, (layer, kept) in enumerate(zip(self.pool.layers, moved, strict=True)):
+            turned = turn(layer, widened(kept.keys, kept.key_scales))
+            if turned is not None:
+                keys, scales = as_kept(turned, self.pool.keys.dtype)
+                kept = kept._replace(keys=keys, key_scales=scales)
+            self.put(place, begin - drop, kept)
 
     def store(self, layer: int, begin: int, key: np.ndarray, value: np.ndarray) -> None:
         """Write float32 [n, kv_heads, head_dim] for the positions from `begin` on."""
-        blocks, offsets = self._places(begin, begin + len(key))
-        pool, dtype = self.pool, self.pool.keys.dtype
-        (key, key_scales), (value, value_scales) = _as_stored(key, dtype), _as_stored(value, dtype)
-        # indices on either side of the slices put the positions first
-        pool.keys[layer][:, blocks, :, offsets] = key
-        pool.values[layer][:, blocks, offsets] = value.transpose(1, 0, 2)
-        if key_scales is not None:
-            pool.key_scales[layer][:, blocks, offsets] = key_scales.T
-            pool.value_scales[layer][:, blocks, offsets] = value_scales.T
+        (keys, key_scales), (values, value_scales) = (as_kept(part, self.pool.keys.dtype) for part in (key, value))
+        self.put(layer, begin, Kept(keys, values, key_scales, value_scales))
 
     def load(self, layer: int, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Copies of what was stored for the positions from `begin` to `end`: [n, kv_heads, head_dim] each.
 
         They are as they are kept, but int8 comes back as float32.
         """
+        kept = self.get(layer, begin, end)
+        if kept.key_scales is None:
+            return kept.keys, kept.values
+        return widened(kept.keys, kept.key_scales), widened(kept.values, kept.value_scales)
+
+    def put(self, layer: int, begin: int, kept: Kept) -> None:
+        """Write for the positions from `begin` on what `get` gave, here or in another cache of the same dtype."""
+        blocks, offsets = self._places(begin, begin + len(kept.keys))
+        pool = self.pool
+        # indices on either side of the slices put the positions first
+        pool.keys[layer][:, blocks, :, offsets] = kept.keys
+        pool.values[layer][:, blocks, offsets] = kept.values.swapaxes(0, 1)
+        if pool.key_scales is not None:
+            pool.key_scales[layer][:, blocks, offsets] = kept.key_scales.T
+            pool.value_scales[layer][:, blocks, offsets] = kept.value_scales.T
+
+    def get(self, layer: int, begin: int, end: int) -> Kept:
+        """Copies of what is kept of the positions from `begin` to `end`."""
         blocks, offsets = self._places(begin, end)
         pool = self.pool
-        key, value = pool.keys[layer][:, blocks, :, offsets], pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
+        keys, values = pool.keys[layer][:, blocks, :, offsets], pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
         if pool.key_scales is None:
-            return key, value
-        key_scales, value_scales = (s[layer][:, blocks, offsets].T for s in (pool.key_scales, pool.value_scales))
-        return key * key_scales[..., None], value * value_scales[..., None]
+            return Kept(keys, values)
+        return Kept(keys, values, *(s[layer][:, blocks, offsets].T for s in (pool.key_scales, pool.value_scales)))
 
     def _places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         positions = np.arange(begin, end)
@@ -367,21 +473,3 @@ class BlockTable:
 
     def _first_seen(self, position: int) -> int:
         return 0 if self.pool.window is None else max(position - self.pool.window + 1, 0)
-
-
-def _as_stored(numbers: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
-    """float32 [n, heads, D] as it is kept; and, for int8, scales [n, heads]: the largest number of each over 127.
-
-    A head with a NaN or an infinity gets codes 0 and the scale NaN.
-    """
-    if dtype == np.float16:
-        return np.clip(numbers, -LARGEST_HALF, LARGEST_HALF).astype(np.float16), None
-    if dtype != np.int8:
-        return numbers, None
-    largest = np.abs(numbers).max(-1)
-    finite = np.isfinite(largest)
-    usable = finite & (largest >= TINY)
-    safe = np.where(usable, largest, np.float32(1))
-    codes = np.rint(np.where(usable[..., None], numbers, 0) * (np.float32(127) / safe)[..., None])
-    scales = np.where(usable, safe / np.float32(127), np.where(finite, np.float32(0), np.float32(np.nan)))
-    return codes.astype(np.int8), scales

@@ -16,7 +16,7 @@ from ..files import POINTER_BYTES, refuse_pointer
 from .foreign import OURS, foreign_tensors, quantization_method
 from .quantized import packed_tensors
 from .safetensors import open_safetensors, read_metadata
-from .source import Checkpoint, Tensor
+from .source import TOOL_TEMPLATE, Checkpoint, Tensor
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
@@ -33,6 +33,7 @@ def read_folder(folder: Path) -> Checkpoint:
         raise ModelNotFound(f"{folder}: not a model: there is no config.json in it")
     tokenizer_config = read_json(folder / "tokenizer_config.json", missing={})
     config, tensors = _config_and_tensors(folder)
+    chat_template, tool_template = _chat_templates(folder, tokenizer_config)
     return Checkpoint(
         source=folder,
         config=config,
@@ -40,7 +41,8 @@ def read_folder(folder: Path) -> Checkpoint:
         generation_config=read_json(folder / "generation_config.json", missing={}),
         tokenizer_json=tokenizer_json_from_folder(folder),
         tokenizer_config=tokenizer_config,
-        chat_template=_chat_template(folder, tokenizer_config),
+        chat_template=chat_template,
+        tool_template=tool_template,
     )
 
 
@@ -155,18 +157,30 @@ def _weight_files(folder: Path) -> list[str]:
     raise BadCheckpoint(f"{folder}: no safetensors file in it{hint}")
 
 
-def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None:
-    """chat_template.jinja wins over chat_template.json, and that over tokenizer_config.json."""
+def _chat_templates(folder: Path, tokenizer_config: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The template for chats, and one for chats with tools where there is another.
+
+    chat_template.jinja, with more in a folder beside it, wins over chat_template.json, and that over
+    tokenizer_config.json. These two may hold one template or several by name.
+    """
     path = folder / "chat_template.jinja"
     if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadCheckpoint(f"{path}: can't be read: {error}") from None
+        tools = folder / TOOL_TEMPLATE
+        return _template_text(path), _template_text(tools) if tools.is_file() else None
     template = read_json(folder / "chat_template.json", missing=tokenizer_config).get("chat_template")
-    if isinstance(template, list):  # several by name; "default" is the one for chats
-        named = [item for item in template if isinstance(item, dict)]
-        template = next((item.get("template") for item in named if item.get("name") == "default"), None)
-    if template is not None and not isinstance(template, str):
-        raise BadCheckpoint(f"{folder}: chat_template should be a string, found {type(template).__name__}")
-    return template
+    named: dict[str, Any] = {"default": template}
+    if isinstance(template, list):
+        items = [item for item in template if isinstance(item, dict) and isinstance(item.get("name"), str)]
+        named = {item["name"]: item.get("template") for item in reversed(items)}  # the first of a name counts
+    templates = named.get("default"), named.get("tool_use")
+    for found in templates:
+        if found is not None and not isinstance(found, str):
+            raise BadCheckpoint(f"{folder}: chat_template should be a string, found {type(found).__name__}")
+    return templates
+
+
+def _template_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCheckpoint(f"{path}: can't be read: {error}") from None

@@ -50,6 +50,7 @@ def read_gguf(path: str | os.PathLike) -> Checkpoint:
         tokenizer_json=vocabulary.tokenizer_json(),
         tokenizer_config=vocabulary.tokenizer_config(config["max_position_embeddings"]),
         chat_template=Keys(file, "").get("tokenizer.chat_template", (str,)),
+        tool_template=Keys(file, "").get("tokenizer.chat_template.tool_use", (str,)),
     )
 
 

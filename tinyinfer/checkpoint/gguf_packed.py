@@ -5,14 +5,15 @@
     Q4_1   5      int4-g32              yes
     Q4_K   4.5    int4-g32              no     scale and minimum are products of a float16 and a 6-bit number: rounded
                                                to float16, 2^-11 of each at most; codes stay
-    Q5_0   5.5    int8-g32              yes
+    Q5_0   5.5    int5-g32-symmetric    yes
+    Q5_1   6      int5-g32              yes
+    Q5_K   5.5    int5-g32              no     as Q4_K
     Q8_0   8.5    int8-g32              yes
-    Q5_1   6      int8-g32              no     has a minimum, which int8 has not: to the nearest of even steps, half of
-    Q5_K   5.5    int8-g32              no     one being 1/254 to 1/192 of a group's largest weight (`quant/int8.py`)
-    Q6_K   6.6    int8-g32              no     has a scale for 16 weights: the same
+    Q6_K   6.6    int8-g32              no     has a scale for 16 weights: to the nearest of even steps, half of one
+                                               being 1/254 to 1/192 of a group's largest weight (`quant/int8.py`)
 
-So 5 and 6 bits a weight become 8.5: larger, but read by a kernel that there is. bfloat16 would take twice that and not
-be exact either: a Q6_K weight is a scale of 11 bits times one of 7 times a code of 6, and bfloat16 holds 8. What was
+So the 6 bits of Q6_K become 8.5: larger, but read by a kernel that there is. bfloat16 would take twice that and not be
+exact either: such a weight is a scale of 11 bits times one of 7 times a code of 6, and bfloat16 holds 8. What was
 rounded is not lost: `GgufTensor.values` has it. F32, F16 and BF16 stay as they are.
 Block layouts: ggml-common.h of https://github.com/ggml-org/ggml, each a C struct.
 """
@@ -122,9 +123,16 @@ def _q4_1(blocks: np.ndarray) -> Encoded:
 
 
 def _q5_0(blocks: np.ndarray) -> Encoded:
-    fifth = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little")
-    codes = (_nibbles(blocks[:, 6:]) | fifth << 4).astype(np.int8) - np.int8(16)
-    return codes, _halves(blocks, 0), None
+    return _fives(blocks[:, 2:6], blocks[:, 6:]), _halves(blocks, 0), None
+
+
+def _q5_1(blocks: np.ndarray) -> Encoded:
+    return _fives(blocks[:, 4:8], blocks[:, 8:]), _halves(blocks, 0), _halves(blocks, 2)
+
+
+def _fives(fifths: np.ndarray, quants: np.ndarray) -> np.ndarray:
+    """Fifth bits [n, 4] and nibbles [n, 16] of 32 codes: [n, 32]."""
+    return _nibbles(quants) | np.unpackbits(fifths, axis=1, bitorder="little") << 4
 
 
 def _q8_0(blocks: np.ndarray) -> Encoded:
@@ -136,8 +144,14 @@ def _q4_k(blocks: np.ndarray) -> Encoded:
     scales = _halves(blocks, 0).astype(np.float32) * scale
     minimums = _halves(blocks, 2).astype(np.float32) * minimum
     # 32 bytes hold two groups, one in their low nibbles and one in their high ones
-    codes = _nibbles(blocks[:, 16:].reshape(-1, 32)).reshape(len(blocks), -1)
+    codes = _nibbles(blocks[:, -128:].reshape(-1, 32)).reshape(len(blocks), -1)
     return codes, scales.astype(np.float16), (-minimums).astype(np.float16)
+
+
+def _q5_k(blocks: np.ndarray) -> Encoded:
+    codes, scales, minimums = _q4_k(blocks)  # which has all but the fifth bits, bit b of 32 bytes for group b
+    fifths = np.unpackbits(blocks[:, 16:48, None], axis=2, bitorder="little").swapaxes(1, 2)
+    return codes | fifths.reshape(codes.shape) << 4, scales, minimums
 
 
 def _six_bits(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -163,9 +177,9 @@ _KINDS = {
     "Q4_0": _Kind("int4-g32-symmetric", _q4_0, exact=True),
     "Q4_1": _Kind("int4-g32", _q4_1, exact=True),
     "Q4_K": _Kind("int4-g32", _q4_k, exact=False),
-    "Q5_0": _Kind("int8-g32", _q5_0, exact=True),
-    "Q5_1": _Kind("int8-g32", None, exact=False),
-    "Q5_K": _Kind("int8-g32", None, exact=False),
+    "Q5_0": _Kind("int5-g32-symmetric", _q5_0, exact=True),
+    "Q5_1": _Kind("int5-g32", _q5_1, exact=True),
+    "Q5_K": _Kind("int5-g32", _q5_k, exact=False),
     "Q6_K": _Kind("int8-g32", None, exact=False),
     "Q8_0": _Kind("int8-g32", _q8_0, exact=True),
 }

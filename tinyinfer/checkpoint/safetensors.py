@@ -12,13 +12,14 @@ touched, so that a bad file is refused in milliseconds whatever it claims.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -89,25 +90,35 @@ def open_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
     Raises `BadCheckpoint` naming the file and the tensor where the header lies about the data.
     """
+    return open_with_metadata(path)[0]
+
+
+def open_with_metadata(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The same, and the `__metadata__` strings of the very file, should another one take its place meanwhile."""
     path = Path(path)
-    with _readable(path):
-        header, data_start, data_size = _read_header(path)
-    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    spans = {name: _checked_span(path, name, entry, data_size) for name, entry in entries.items()}
-    _check_contiguous(path, spans, data_size)
-    with _readable(path):
-        data = np.memmap(path, np.uint8, "r", data_start, (data_size,)) if data_size else np.empty(0, np.uint8)
-    return {
-        name: np.ndarray(tuple(entries[name]["shape"]), DTYPES[entries[name]["dtype"]], data, begin)
-        for name, (begin, _) in spans.items()
-    }
+    with _readable(path), open(path, "rb") as file:
+        header, data_start, data_size = _read_header(path, os.fstat(file.fileno()).st_size, file)
+        spans = _checked_spans(path, header, data_size)
+        data = np.memmap(file, np.uint8, "r", data_start, (data_size,)) if data_size else np.empty(0, np.uint8)
+    return _views(header, spans, data), header.get("__metadata__", {})
+
+
+def parse_safetensors(content: bytes, where: str = "the bytes given") -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What a file of this content holds: its tensors, as read-only views of `content`, and the `__metadata__` strings.
+
+    Raises `BadCheckpoint` as `open_safetensors`, calling the file `where`.
+    """
+    header, data_start, data_size = _read_header(where, len(content), io.BytesIO(content))
+    spans = _checked_spans(where, header, data_size)
+    data = np.frombuffer(content, np.uint8, offset=data_start) if data_size else np.empty(0, np.uint8)
+    return _views(header, spans, data), header.get("__metadata__", {})
 
 
 def read_metadata(path: str | os.PathLike) -> dict[str, str]:
     """The `__metadata__` strings of a file; empty where there are none."""
     path = Path(path)
-    with _readable(path):
-        return _read_header(path)[0].get("__metadata__", {})
+    with _readable(path), open(path, "rb") as file:
+        return _read_header(path, os.fstat(file.fileno()).st_size, file)[0].get("__metadata__", {})
 
 
 def write_safetensors(
@@ -122,6 +133,25 @@ def write_safetensors(
     under its name only when it is complete. Raises `ValueError` where a tensor is not what the layout promised, or of a
     dtype that the format has no name for.
     """
+    encoded = _encoded_header(layout, metadata)
+    with replaced_when_done(path) as temporary, open(temporary, "wb") as file:
+        _write(file, encoded, layout, tensors)
+
+
+def safetensors_bytes(
+    layout: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
+    tensors: Iterable[tuple[str, np.ndarray]],
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """The bytes that `write_safetensors` would write."""
+    file = io.BytesIO()
+    _write(file, _encoded_header(layout, metadata), layout, tensors)
+    return file.getvalue()
+
+
+def _encoded_header(
+    layout: Mapping[str, tuple[np.dtype, tuple[int, ...]]], metadata: Mapping[str, str] | None
+) -> bytes:
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, (dtype, shape) in layout.items():
@@ -131,15 +161,23 @@ def write_safetensors(
         header[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 64 + 56)  # data starts on a cache line
-    with replaced_when_done(path) as temporary, open(temporary, "wb") as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        expected = iter(layout.items())
-        for name, array in tensors:
-            if next(expected, None) != (name, (array.dtype, array.shape)):
-                raise ValueError(f"{name}: {dtype_name(array.dtype)} {array.shape} is not what the layout promised")
-            file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-        if missing := [name for name, _ in expected]:
-            raise ValueError(f"tensors promised but not given: {', '.join(missing)}")
+    return len(encoded).to_bytes(8, "little") + encoded
+
+
+def _write(
+    file: BinaryIO,
+    header: bytes,
+    layout: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
+    tensors: Iterable[tuple[str, np.ndarray]],
+) -> None:
+    file.write(header)
+    expected = iter(layout.items())
+    for name, array in tensors:
+        if next(expected, None) != (name, (array.dtype, array.shape)):
+            raise ValueError(f"{name}: {dtype_name(array.dtype)} {array.shape} is not what the layout promised")
+        file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    if missing := [name for name, _ in expected]:
+        raise ValueError(f"tensors promised but not given: {', '.join(missing)}")
 
 
 @contextmanager
@@ -150,33 +188,46 @@ def _readable(path: Path) -> Iterator[None]:
         raise BadCheckpoint(f"{path}: can't be read: {error.strerror}") from None
 
 
-def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """The header, where the data begins, and how many bytes of it there are."""
-    size = path.stat().st_size
+def _read_header(where: Path | str, size: int, file: BinaryIO) -> tuple[dict[str, Any], int, int]:
+    """The header of a file of `size` bytes, where the data begins, and how many bytes of it there are."""
     if size < 8:
-        raise BadCheckpoint(f"{path}: not a safetensors file: {size} bytes, shorter than the 8-byte header length")
-    with open(path, "rb") as file:
-        refuse_pointer(path, file.read(POINTER_BYTES))
-        file.seek(0)
-        length = int.from_bytes(file.read(8), "little")
-        if length > MAX_HEADER_BYTES:
-            raise BadCheckpoint(f"{path}: header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
-        if 8 + length > size:
-            raise BadCheckpoint(f"{path}: header of {length:,} bytes expected, but the file has {size:,}: truncated?")
-        raw = file.read(length)
+        raise BadCheckpoint(f"{where}: not a safetensors file: {size} bytes, shorter than the 8-byte header length")
+    refuse_pointer(where, file.read(POINTER_BYTES))
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if length > MAX_HEADER_BYTES:
+        raise BadCheckpoint(f"{where}: header of {length:,} bytes; the limit is {MAX_HEADER_BYTES:,}")
+    if 8 + length > size:
+        raise BadCheckpoint(f"{where}: header of {length:,} bytes expected, but the file has {size:,}: truncated?")
+    raw = file.read(length)
     try:
-        header = json.loads(raw.decode(), object_pairs_hook=lambda pairs: _no_repeats(path, pairs))
+        header = json.loads(raw.decode(), object_pairs_hook=lambda pairs: _no_repeats(where, pairs))
     except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{path}: the header is not valid JSON: {error}") from None
+        raise BadCheckpoint(f"{where}: the header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
-        raise BadCheckpoint(f"{path}: the header should be a JSON object, found {type(header).__name__}")
+        raise BadCheckpoint(f"{where}: the header should be a JSON object, found {type(header).__name__}")
     metadata = header.get("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise BadCheckpoint(f"{path}: __metadata__ should map names to strings")
+        raise BadCheckpoint(f"{where}: __metadata__ should map names to strings")
     return header, 8 + length, size - 8 - length
 
 
-def _no_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _checked_spans(where: Path | str, header: dict[str, Any], data_size: int) -> dict[str, tuple[int, int]]:
+    """From where to where each tensor's bytes are."""
+    entries = ((name, entry) for name, entry in header.items() if name != "__metadata__")
+    spans = {name: _checked_span(where, name, entry, data_size) for name, entry in entries}
+    _check_contiguous(where, spans, data_size)
+    return spans
+
+
+def _views(header: dict[str, Any], spans: dict[str, tuple[int, int]], data: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        name: np.ndarray(tuple(header[name]["shape"]), DTYPES[header[name]["dtype"]], data, begin)
+        for name, (begin, _) in spans.items()
+    }
+
+
+def _no_repeats(path: Path | str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -185,7 +236,7 @@ def _no_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _checked_span(path: Path, name: str, entry: Any, data_size: int) -> tuple[int, int]:
+def _checked_span(path: Path | str, name: str, entry: Any, data_size: int) -> tuple[int, int]:
     where = f"{path}: tensor {name!r}"
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise BadCheckpoint(f"{where}: expected dtype, shape and data_offsets, found {str(entry)[:80]}")
@@ -216,7 +267,7 @@ def _are_sizes(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 
-def _check_contiguous(path: Path, spans: dict[str, tuple[int, int]], data_size: int) -> None:
+def _check_contiguous(path: Path | str, spans: dict[str, tuple[int, int]], data_size: int) -> None:
     reached, before = 0, "the header"
     for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
         if begin != reached:

@@ -25,6 +25,7 @@ from .safetensors import BFLOAT16, FLOAT_DTYPES, dtype_name, to_bfloat16, to_flo
 
 Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
 Tensor = np.ndarray | PackedWeight
+TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"  # where transformers keeps it
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Checkpoint:
     tokenizer_json: str | None = None  # the text of tokenizer.json
     tokenizer_config: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json
     chat_template: str | None = None  # Jinja source
+    tool_template: str | None = None  # the one for conversations with tools, where that is another
 
 
 class LazyTensors(Mapping[str, Tensor]):
@@ -277,5 +279,8 @@ def write_texts(checkpoint: Checkpoint, config: dict[str, Any], folder: Path) ->
         files["tokenizer_config.json"] = json.dumps(without_template, indent=2)
     if checkpoint.chat_template is not None:
         files["chat_template.jinja"] = checkpoint.chat_template
+    if checkpoint.tool_template is not None:
+        (folder / TOOL_TEMPLATE).parent.mkdir(exist_ok=True)
+        files[TOOL_TEMPLATE] = checkpoint.tool_template
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadRequest
+from .bench_speculation import bench_speculation, check_flags
 from .options import Parser, add_loading, add_model, integer, load_model, settle_model
 from .output import note, progress_bars, show_json, size
+from .speculation import add_speculation, speculation_wish
 from .tables import markdown_table, plain_table
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from ..lab.timing import Samples
 
 HEADINGS = ("", "tokens/s", "lowest to highest", "MB a token", "GB/s", "of memory", "of arithmetic")
+
+LISTS = {"prefill": "16,128,512", "decode": "8,512,2048", "batch": "1,4,16"}
 
 EPILOG = """\
   prefill N     a prompt of N tokens, from an empty cache
@@ -28,10 +32,14 @@ that is of the machine's limits is said beside it; both are measured in the same
 by a sum over an array of up to 1 GiB, arithmetic by the multiply-adds of the kernels on what lies in the nearest cache.
 A model that fits into the last cache may be read faster than memory. Attention's multiply-adds are not counted.
 
+With --speculate or --model-draft something else is measured: answers to prompts, those of --file or three of our own,
+without speculation and with it in turns, and the ratio. The tokens are the same, or an error says so.
+
 What leaves a list empty ("") leaves it out. Anything else that runs meanwhile lowers all of it; see the load.
 
   tinyinfer bench smollm2-135m-instruct
   tinyinfer bench model.gguf --decode 8,512 --prefill "" --batch "" --md
+  tinyinfer bench qwen2.5-coder-0.5b-instruct --quantize int4 --speculate ngram
 """
 
 
@@ -39,14 +47,17 @@ def bench_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `bench`."""
     add_model(parser)
     add = parser.add_argument
-    add("--prefill", default="16,128,512", metavar="LIST", help="lengths of prompts (default: %(default)s)")
-    add("--decode", default="8,512,2048", metavar="LIST", help="tokens held before decoding (default: %(default)s)")
-    add("--batch", default="1,4,16", metavar="LIST", help="sequences decoded at once (default: %(default)s)")
+    add("--prefill", metavar="LIST", help=f"lengths of prompts (default: {LISTS['prefill']})")
+    add("--decode", metavar="LIST", help=f"tokens held before decoding (default: {LISTS['decode']})")
+    add("--batch", metavar="LIST", help=f"sequences decoded at once (default: {LISTS['batch']})")
     add("-r", "--repeats", type=integer, default=5, metavar="N", help="samples of each (default: %(default)s)")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="write a JSON object, with every sample")
     shape.add_argument("--md", action="store_true", help="write Markdown")
     add_loading(parser, "also show every sample")
+    add_speculation(parser)
+    add("-f", "--file", action="append", metavar="FILE", help="with speculation: a prompt; may be given several times")
+    add("-n", "--predict", type=integer, metavar="N", help="with speculation: tokens of an answer (default: 200)")
     parser.epilog = EPILOG
     return bench
 
@@ -54,8 +65,13 @@ def bench_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 def bench(args: argparse.Namespace) -> int:
     """Measure, and print the table."""
     settle_model(args)
-    lists = {name: numbers(getattr(args, name), f"--{name}") for name in ("prefill", "decode", "batch")}
+    args.wish = speculation_wish(args)
+    check_flags(args, args.wish is not None)
+    given = {name: usual if getattr(args, name) is None else getattr(args, name) for name, usual in LISTS.items()}
+    lists = {name: numbers(text, f"--{name}") for name, text in given.items()}
     llm = load_model(args)
+    if args.wish is not None:
+        return bench_speculation(llm, args)
     from ..lab.bench import Plan, bench
 
     report = bench(llm, Plan(**lists, repeats=args.repeats), progress_bars(args.quiet))

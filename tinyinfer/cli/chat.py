@@ -14,12 +14,15 @@ from .options import (
     Parser,
     add_loading,
     add_model,
+    add_showing,
     checked_text,
     load_model,
     settle_model,
 )
-from .output import note, show, timing_lines
+from .output import Screen, dropped_line, note, show, timing_lines
+from .prompt_cache import add_prompt_cache, keep_session, open_session
 from .sampling import add_sampling, sampling_params
+from .speculation import add_speculation, speculation_wish
 from .terminal import ReadLine, line_reader, read_turn
 
 HELP = '''\
@@ -45,7 +48,10 @@ def chat_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add_model(parser)
     parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")
     add_loading(parser, "show timings after every answer")
+    add_showing(parser)
     add_sampling(parser)
+    add_prompt_cache(parser)
+    add_speculation(parser)
     parser.epilog = EPILOG
     return chat
 
@@ -53,7 +59,7 @@ def chat_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
 def chat(args: argparse.Namespace) -> int:
     """Take turns until the input ends or the person leaves; 2 where a piped turn failed, else 0."""
     settle_model(args)
-    params = sampling_params(args)
+    params, args.wish = sampling_params(args), speculation_wish(args)
     system = checked_text(args.system, "the system message") if args.system else None
     interactive = _prepare_input()
     llm = load_model(args)
@@ -61,8 +67,11 @@ def chat(args: argparse.Namespace) -> int:
         raise BadRequest(
             f"{args.model} has no chat template; it can only continue a text: tinyinfer run {args.model} PROMPT"
         )
-    chat = _Chat(Conversation(llm.session(), params, system), args, interactive)
-    return chat.run(line_reader(interactive))
+    session = open_session(llm, args)
+    conversation = Conversation(session, params, system, args.graphemes)
+    code = _Chat(conversation, args, interactive).run(line_reader(interactive))
+    keep_session(llm, session, args)
+    return code
 
 
 def _prepare_input() -> bool:
@@ -80,6 +89,7 @@ class _Chat:
     def __init__(self, conversation: Conversation, args: argparse.Namespace, interactive: bool):
         self.conversation, self.interactive = conversation, interactive
         self.show_timings = args.verbose and not args.quiet
+        self.screen = Screen(reasoning=not args.hide_reasoning and not args.quiet)
         self.failed = False
 
     def run(self, read_line: ReadLine) -> int:
@@ -121,7 +131,7 @@ class _Chat:
     def turn(self, text: str) -> None:
         """One turn and its answer; whatever goes wrong in it is said, and the session goes on."""
         try:
-            completion = self.conversation.say(checked_text(text, "the message"), show)
+            completion = self.conversation.say(checked_text(text, "the message"), self.screen.show)
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
@@ -133,10 +143,13 @@ class _Chat:
             self.finish(completion)
 
     def finish(self, completion: Any) -> None:
+        self.screen.end_reasoning()
         if not completion.text.endswith("\n"):
             show("\n")
+        note(*dropped_line(completion))
         if completion.finish_reason == "length":
-            full = len(completion.prompt_ids) + len(completion.ids) >= self.conversation.session.llm.context
+            filled = len(completion.prompt_ids) + len(completion.ids) >= self.conversation.session.llm.context
+            full = filled and completion.params.context_full == "stop"
             note("(cut: the context is full; /reset makes room)" if full else "(cut at --max-tokens)")
         if self.show_timings:
             note(*timing_lines(completion), "")

@@ -95,7 +95,7 @@ def add_loading(parser: Parser, verbose: str) -> None:
     add("-c", "--ctx-size", "--context", dest="context", type=integer, metavar="N", help=context_help)
     add("-t", "--threads", type=integer, metavar="N", help="threads to compute with (default: all cores)")
     add_kv_dtype(parser)
-    add("--quantize", metavar="FORM", help="round the weights at load: int4, int8, nf4, int4-g128, ...")
+    add("--quantize", metavar="FORM", help="round the weights at load: int4, int5, int8, nf4, int4-g128, ...")
     activations_help = "what quantized weights are multiplied with (default: int8; f32 with TINYINFER_KERNELS=numpy)"
     add("--activations", choices=("int8", "f32"), help=activations_help)
     add_lora(parser)
@@ -114,6 +114,14 @@ def add_dtype(parser: Parser, quantized: str, what: str = "store all weights so"
     """What plain weights are written as; `quantized` says what happens to the others by default."""
     dtype_help = f"{what} (default: as they are; {quantized})"
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=dtype_help)
+
+
+def add_showing(parser: Parser) -> None:
+    """How answers are shown while they come."""
+    reasoning_help = "don't show what the model thinks before it answers (shown on standard error)"
+    parser.add_argument("--hide-reasoning", "--hidethinking", action="store_true", help=reasoning_help)
+    graphemes_help = "show only whole characters as people see them: flags, families, letters with their accents"
+    parser.add_argument("--graphemes", action="store_true", help=graphemes_help)
 
 
 def add_lora(parser: Parser, required: bool = False) -> None:
@@ -173,6 +181,7 @@ def load_model(args: argparse.Namespace) -> LLM:
         kv_dtype=args.kv_dtype,
         threads=args.threads,
         lora=lora_scales(args) or None,
+        speculate=getattr(args, "wish", None),
     )
 
 
@@ -185,15 +194,21 @@ def text_argument(text: str | None, file: str | None, what: str) -> str:
     if text is not None and file is not None:
         raise BadRequest(f"{what} was given twice, as an argument and by --file", what)
     if file is not None:
-        return _decoded(Path(file).read_bytes(), file)
+        return file_text(file)
     if text is not None and text != "-":
         return checked_text(text, what)
     if sys.stdin is None or (text is None and sys.stdin.isatty()):
         raise BadRequest(f"{what} is needed: as an argument, by --file, or piped in", what)
-    return _decoded(sys.stdin.buffer.read(), "standard input")
+    return decoded(sys.stdin.buffer.read(), "standard input")
 
 
-def _decoded(raw: bytes, where: str) -> str:
+def file_text(path: str) -> str:
+    """The text of a file; raises `BadRequest` where it is not UTF-8."""
+    return decoded(Path(path).read_bytes(), path)
+
+
+def decoded(raw: bytes, where: str) -> str:
+    """A file's text, without one newline at its end; raises `BadRequest` where it is not UTF-8."""
     try:
         return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:

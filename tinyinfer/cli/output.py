@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from contextlib import AbstractContextManager
@@ -14,10 +15,11 @@ from ..sampling import SamplingParams
 from ..sampling.params import GREEDY_STEPS, STEPS
 
 if TYPE_CHECKING:
-    from ..answer import Completion
+    from ..answer import Completion, Piece
     from ..beams import Beam
     from ..llm import LLM
     from ..sampling.logprobs import TokenLogprob
+    from ..speculative.speculation import Speculated
 
 TIMINGS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "prefill_seconds", "decode_seconds",
@@ -26,15 +28,45 @@ TIMINGS = (
 )  # fmt: skip
 
 
+SPECULATED = (
+    "steps", "drafts", "tokens", "proposed", "accepted", "tried", "alpha", "tokens_per_step", "speedup", "seconds",
+    "plain_seconds",
+)  # fmt: skip
+
+
 def note(*lines: str) -> None:
     """Say something on standard error; nothing where that is closed, as print would then take standard output."""
-    if sys.stderr is not None:
+    if lines and sys.stderr is not None:
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:
     """Write a piece of an answer on standard output, at once."""
     print(text, end="", flush=True)
+
+
+class Screen:
+    """Shows an answer as it comes: text on standard output; reasoning on standard error, dim on a terminal."""
+
+    def __init__(self, reasoning: bool):
+        """`reasoning` says whether it is shown at all."""
+        self._reasoning, self._thinking = reasoning and sys.stderr is not None, False
+
+    def show(self, piece: Piece | Completion) -> None:
+        """Show what a piece adds, or a whole answer."""
+        if piece.reasoning and self._reasoning:
+            dim = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+            print(f"\x1b[2m{piece.reasoning}\x1b[0m" if dim else piece.reasoning, end="", file=sys.stderr, flush=True)
+            self._thinking = True
+        if piece.text:
+            self.end_reasoning()
+            show(piece.text)
+
+    def end_reasoning(self) -> None:
+        """Leave a line free between reasoning and what follows it."""
+        if self._thinking:
+            note("", "")
+        self._thinking = False
 
 
 def show_json(value: Any) -> None:
@@ -47,20 +79,46 @@ def timing_lines(completion: Completion) -> list[str]:
     timings = completion.timings
     fresh = timings.prompt_tokens - timings.cached_tokens
     cached = f", {timings.cached_tokens:,} more were cached" if timings.cached_tokens else ""
-    ended = "ended by the model" if completion.finish_reason == "stop" else "cut at the limit"
+    ended = "cut at the limit" if completion.finish_reason == "length" else "ended by the model"
     prefill = f"{fresh:,} tokens in {timings.prefill_seconds:.2f} s{_rate(timings.prefill_tokens_per_second)}{cached}"
     decode = f"{timings.completion_tokens:,} tokens"
     if timings.decode_tokens_per_second:
         decode += f", after the first in {timings.decode_seconds:.2f} s{_rate(timings.decode_tokens_per_second)}"
     lines = [f"prefill     {prefill}"] if timings.prefill_seconds else []
     lines.append(f"decode      {decode}, {ended}")
+    if completion.speculation is not None:
+        lines.append(speculation_line(completion.speculation))
     if timings.time_to_first_text is not None:
         lines.append(f"first text  after {timings.time_to_first_text:.2f} s")
     return lines
 
 
+def dropped_line(completion: Completion) -> list[str]:
+    """That the context was full and the text went on without a part of it, where that is so."""
+    if not completion.dropped_tokens:
+        return []
+    total = len(completion.prompt_ids) + len(completion.ids)
+    gone = f"{completion.dropped_tokens:,} of {total:,} tokens, those after the first {completion.params.context_keep}"
+    return [f"(the context was full: the model no longer sees {gone})"]
+
+
 def _rate(per_second: float | None) -> str:
     return f" ({per_second:.1f} tokens/s)" if per_second else ""
+
+
+def speculation_line(done: Speculated) -> str:
+    """What came of the drafts, for people."""
+    if not done.drafts:
+        return f"drafts      none in {done.steps:,} passes: nothing to draft that would have paid"
+    line = f"drafts      {done.accepted:,} of {done.proposed:,} tokens right"
+    line += f" (of those looked at {100 * done.alpha:.0f} %)" if done.alpha is not None else ""
+    line += f", {done.tokens_per_step:.2f} tokens a pass"
+    return line + (f", about {done.speedup:.2f} times as fast as without" if done.speedup else "")
+
+
+def speculation_record(done: Speculated) -> dict[str, Any]:
+    """The same as --json gives it."""
+    return {name: getattr(done, name) for name in SPECULATED}
 
 
 def sampling_line(params: SamplingParams) -> str:
@@ -84,10 +142,15 @@ def completion_record(completion: Completion, llm: LLM) -> dict[str, Any]:
         "text": completion.text,
         "ids": completion.ids,
         "prompt_ids": completion.prompt_ids,
+        "reasoning": completion.reasoning,
+        "tool_calls": call_records(completion),
         "finish_reason": completion.finish_reason,
+        "dropped_tokens": completion.dropped_tokens,
         "sampling": completion.sampling,
         "timings": {name: getattr(completion.timings, name) for name in TIMINGS},
     }
+    if completion.speculation is not None:
+        record["speculation"] = speculation_record(completion.speculation)
     for name in ("logprobs", "prompt_logprobs"):
         tokens = getattr(completion, name)
         if tokens is not None:
@@ -98,6 +161,12 @@ def completion_record(completion: Completion, llm: LLM) -> dict[str, Any]:
 def beam_record(beam: Beam, llm: LLM) -> dict[str, Any]:
     """The same of a beam search, with its score and what was searched."""
     return completion_record(beam, llm) | {"score": beam.score, "beam_search": asdict(beam.search)}
+
+
+def call_records(completion: Completion) -> list[dict[str, Any]]:
+    """The calls of tools, arguments as the object that they are."""
+    calls = completion.tool_calls
+    return [{"id": call.id, "name": call.name, "arguments": json.loads(call.arguments)} for call in calls]
 
 
 def _logprob_record(token: TokenLogprob, llm: LLM) -> dict[str, Any]:

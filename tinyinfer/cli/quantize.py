@@ -13,10 +13,11 @@ def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `quantize`."""
     add_writing(parser)
     add = parser.add_argument
-    add("--scheme", choices=("int4", "int8", "nf4"), default="int4", help="how matrices are stored (default: int4)")
-    group_help = "weights that share a scale: int4 32, 64 or 128; int8 32, or 0 for a row; nf4 64 (default: the first)"
+    schemes = ("int4", "int5", "int8", "nf4")
+    add("--scheme", choices=schemes, default="int4", help="how matrices are stored (default: int4)")
+    group_help = "weights that share a scale: int4, int5 32, 64, 128; int8 32, 0 for a row; nf4 64 (default: the first)"
     add("--group-size", type=integer, metavar="N", help=group_help)
-    add("--symmetric", action="store_true", help="int4 without minimums: half a bit less, a larger error")
+    add("--symmetric", action="store_true", help="int4, int5 without minimums: half a bit less, a larger error")
     add("--double", action="store_true", help="nf4 with its scales quantized too")
     head_help = "the output head: a scheme, or float32, bfloat16, float16 (default: int8)"
     add("--head", default="int8", metavar="KIND", help=head_help)

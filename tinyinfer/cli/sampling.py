@@ -9,8 +9,8 @@ from typing import Any
 
 from ..errors import BadRequest
 from ..sampling import SamplingParams
-from ..sampling.params import ORDER
-from .options import Parser, integer, number
+from ..sampling.params import CONSTRAINTS, ORDER
+from .options import Parser, checked_text, file_text, integer, number
 from .tables import markdown_table, plain_table
 
 STEP_NAMES = {
@@ -43,6 +43,7 @@ FLAGS: dict[tuple[str, ...], tuple[str, Callable, str, str]] = {
     ("--mirostat",): ("mirostat", integer, "N", "2: hold the text's surprise instead of truncating; 0 (default): off"),
     ("--mirostat-ent",): ("mirostat_tau", number, "BITS", "the surprise that mirostat aims at (default: 5)"),
     ("--mirostat-lr",): ("mirostat_eta", number, "X", "how fast it does (default: 0.1)"),
+    ("--keep",): ("context_keep", integer, "N", "with --context-shift: the first N tokens always stay (default: 4)"),
     ("--min-tokens",): ("min_tokens", integer, "N", "don't let the model end before N tokens"),
 }  # fmt: skip
 
@@ -55,7 +56,8 @@ LOGPROB_FLAGS: dict[tuple[str, ...], tuple[str, Callable, str, str]] = {
 OTHER_FLAGS = {
     "max_tokens": "-n", "seed": "--seed", "stop": "--stop", "ignore_eos": "--ignore-eos", "order": "--samplers",
     "dry_breakers": "--dry-sequence-breaker", "logit_bias": "--logit-bias", "banned_ids": "--banned-ids",
-    "allowed_ids": "--allowed-ids",
+    "allowed_ids": "--allowed-ids", "json": "--json-object", "json_schema": "--json-schema", "regex": "--regex",
+    "grammar": "--grammar", "choice": "--choice", "context_full": "--context-shift",
 }  # fmt: skip
 
 EPILOG = """\
@@ -83,7 +85,7 @@ def sampling(args: argparse.Namespace) -> int:
     ]
     if not args.md:
         fields = [[cell.strip("`") for cell in row] for row in fields]
-    order = " > ".join(["allowed_ids, banned_ids, min_tokens", "logit_bias", *ORDER])
+    order = " > ".join([", ".join(CONSTRAINTS), "allowed_ids, banned_ids, min_tokens", "logit_bias", *ORDER])
     print(f"order: {order}\n")
     print(table(COLUMNS, effects()) + "\n")
     print(table(["parameter", "default", "flag", "what it does"], fields, 4))
@@ -108,6 +110,17 @@ def add_sampling(parser: Parser) -> None:
     add("-s", "--seed", type=integer, metavar="N", help="repeat the run that had this seed; -1, the default: a new one")
     add("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
     add("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
+    shift_help = "where the context is full, drop the older half of the text, but for --keep, and go on"
+    add("--context-shift", action="store_true", help=shift_help)
+    form = parser.add_argument_group("form", 'of the answer, one of these at most; needs pip install "tinyinfer[json]"')
+    add = form.add_argument
+    add("--json-object", action="store_true", help="one JSON object")
+    schema_help = "what a JSON schema allows: a file of it, or its text, which begins with {"
+    add("-j", "--json-schema", "--json-schema-file", metavar="FILE", help=schema_help)
+    add("--regex", metavar="PATTERN", help="what matches a regular expression from end to end")
+    add("--grammar", metavar="TEXT", help="what a grammar in llguidance's form of Lark allows")
+    add("--grammar-file", metavar="FILE", help="the same, read from a file")
+    add("--choice", action="append", metavar="TEXT", help="one of several texts, each given by its own --choice")
 
 
 def add_logprobs(parser: Parser) -> None:
@@ -135,9 +148,23 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
         "dry_breakers": _breakers(args.dry_sequence_breaker), "logit_bias": _biases(args.logit_bias),
         "banned_ids": _ids(args.banned_ids, "--banned-ids"), "allowed_ids": _ids(args.allowed_ids, "--allowed-ids"),
         "order": args.samplers and tuple(STEP_NAMES.get(name, name) for name in args.samplers.split(";")),
-        "stop": args.stop, "ignore_eos": args.ignore_eos,
+        "stop": args.stop, "ignore_eos": args.ignore_eos, "context_full": "roll" if args.context_shift else None,
+        **_form(args),
     }  # fmt: skip
     return SamplingParams(**{name: value for name, value in values.items() if value is not None})
+
+
+def _form(args: argparse.Namespace) -> dict[str, Any]:
+    """What form the answer is to have."""
+    schema, grammar = args.json_schema, args.grammar and checked_text(args.grammar, "--grammar")
+    if schema is not None and not schema.lstrip().startswith("{"):
+        schema = file_text(schema)
+    if args.grammar_file is not None:
+        if grammar is not None:
+            raise BadRequest("the grammar was given twice, by --grammar and by --grammar-file", "grammar")
+        grammar = file_text(args.grammar_file)
+    form = {"json_schema": schema, "regex": args.regex, "grammar": grammar, "choice": args.choice}
+    return form | {"json": args.json_object}
 
 
 def _unless_minus_one(value: int | None) -> int | None:

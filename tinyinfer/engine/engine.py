@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
@@ -19,12 +19,14 @@ from ..cached_sequence import CachedSequence
 from ..errors import BadRequest, ContextOverflow, QueueFull
 from ..model.forward import MOST_ROWS
 from ..sampling import SamplingParams
+from ..speculative.speculation import Speculation
+from ..text.chat import ChatPrompt
 from .pace import Pace
 from .request import Event, Request
 from .runner import Runner
 
 if TYPE_CHECKING:
-    from ..llm import LLM
+    from ..llm import LLM, Prompt
 
 CACHE_BYTES = 2**30  # of keys and values, where nothing is said: or one whole context, if that is more
 
@@ -110,30 +112,37 @@ class Engine:
 
     def add(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         n: int = 1,
         adapters: Wish = None,
         priority: int = 0,
+        graphemes: bool = False,
+        speculate: Any = None,
         **overrides: Any,
     ) -> int:
-        """Take a request, text or ids, and give its number, which its events carry.
+        """Take a request, text, ids or what `LLM.chat_prompt` gives, and give its number, which its events carry.
 
         n: so many answers, with the seed, the seed + 1, and so on; the prompt is run once. priority: the lower goes
-        first. Raises as `LLM.stream` does, and `QueueFull` where too many wait.
+        first. graphemes, speculate: as in `LLM.stream`; a text is drafted while it is alone in its steps, since rows of
+        others, which are sure to count, fill them as well as drafts. Raises as `LLM.stream` does, and `QueueFull` where
+        too many wait.
         """
         llm = self.llm
         _check("n", n, 1, None)
         if type(priority) is not int:
             raise BadRequest(f"priority should be a whole number, found {priority!r}", "priority")
         ids, params = llm.prompt_ids(prompt), llm.resolved_params(params, **overrides)
+        if params.context_full != "stop":
+            raise BadRequest("only a session's texts can outgrow the context, not those of an engine", "context_full")
         if len(ids) > self.context:
             both = f"{len(ids):,} tokens, more than the {self.context:,} that the key-value cache may hold"
             raise ContextOverflow(f"the prompt has {both}", "prompt")
-        chosen = llm.adapters.chosen(adapters)
+        chosen, drafter = llm.adapters.chosen(adapters), llm.chosen_drafter(speculate)
         seeds = [params.with_overrides(seed=params.seed + i) for i in range(n)]
-        answers = [llm.new_answer(ids, each, self.context) for each in seeds]
+        asked = prompt if isinstance(prompt, ChatPrompt) else ids
+        answers = [llm.new_answer(asked, each, self.context, graphemes) for each in seeds]
         with self._lock:
             if self._most_waiting is not None and len(self._waiting) >= self._most_waiting + self._free_slots:
                 raise QueueFull(f"{len(self._waiting)} requests wait already, as many as may")
@@ -142,6 +151,8 @@ class Engine:
                 Request(id, index, answer, CachedSequence(llm.model, self._cache.sequence()), chosen, priority)
                 for index, answer in enumerate(answers)
             )
+            for request in (first, *others) if drafter else ():
+                request.speculation = Speculation(drafter, request.answer, llm.stop_ids)
             first.siblings = others
             insort(self._waiting, first, key=_rank)
         return id
@@ -172,7 +183,7 @@ class Engine:
         )  # fmt: skip
 
     def generate_many(
-        self, prompts: Iterable[str | Sequence[int]], params: SamplingParams | None = None, **overrides: Any
+        self, prompts: Iterable[Prompt], params: SamplingParams | None = None, **overrides: Any
     ) -> list[Completion]:
         """Answer many prompts; the completions come in the order of the prompts.
 
@@ -231,7 +242,9 @@ class Engine:
         self._drop_cancelled()
         events = self._admit() + self._without_adapters()
         parts = self._parts(in_no_hurry)
-        if parts:
+        if len(parts) == 1 and parts[0].request.drafts:
+            events += self._drafted(parts[0].request)
+        elif parts:
             start = time.perf_counter()
             decoding = sum(part.request.decodes for part in parts)
             logits = self.llm.model.forward([part.request.chunk(part.ids, part.text_length) for part in parts])
@@ -342,6 +355,15 @@ class Engine:
             self._cached_tokens += request.answer.cached_tokens
         events = request.draw(logits)
         self._new_tokens += sum(event.piece is not None and bool(event.piece.ids) for event in events)
+        return events
+
+    def _drafted(self, request: Request) -> list[Event]:
+        """A step of one text alone, several tokens at once where its draft is right."""
+        before = len(request.answer.ids)
+        events = request.speculate(self._prefixes)
+        self._steps += 1
+        self._new_tokens += len(request.answer.ids) - before
+        self._run_tokens += len(request.answer.ids) - before
         return events
 
     def _make_room_for(self, sibling: Request) -> None:

@@ -14,6 +14,9 @@ from ..cache.prefixes import Trail
 from ..cached_sequence import LAST, LOGITS_AT_ONCE, Adapters, CachedSequence
 from ..errors import SamplingError, TinyinferError
 from ..model.forward import Chunk
+from ..speculative.speculation import Speculation
+
+DRAFT_ROOM = 256  # tokens in whose blocks any draft finds room, a tree with copies of its last block too
 
 
 class Event(NamedTuple):
@@ -42,6 +45,7 @@ class Request:
     siblings: Sequence[Request] = ()  # other answers to the same prompt, which begin when it has been run
     trail: Trail = field(default_factory=lambda: Trail(None))
     known: int = 0  # tokens that are rotated as in a text of this length: of the prompt, at first
+    speculation: Speculation | None = None
     told: int = 0  # after how many of the prompt's tokens the answer has read the logits
     done: bool = False
 
@@ -73,6 +77,12 @@ class Request:
     def decodes(self) -> bool:
         """Whether all that is pending is the token drawn last."""
         return self.pending == 1 and bool(self.answer.ids)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether its next step may be a draft: there are blocks for the longest, in any form."""
+        room = self.held.sequence.has_room(DRAFT_ROOM)
+        return self.speculation is not None and self.decodes and room
 
     @property
     def reads_prompt(self) -> bool:
@@ -124,8 +134,7 @@ class Request:
             self.told = len(self.held.ids)
             for each in (self, *self.siblings):
                 each.answer.read_prompt(new)
-        if prefixes is not None and self.held.is_as_cold:
-            prefixes.extend(self.trail, self.held.sequence, self.held.ids)
+        self._remember(prefixes)
 
     def draw(self, logits: np.ndarray) -> list[Event]:
         """The next token, from logits float32 [vocab] after all of the text; and the end, where it is one."""
@@ -139,6 +148,17 @@ class Request:
             return [self.fail(error)]
         return events if answer.going else [*events, self.finish()]
 
+    def speculate(self, prefixes: PrefixTree | None) -> list[Event]:
+        """Run the next step by itself, from a draft where one pays; it must be alone in it."""
+        events = []
+        try:
+            for piece in self.speculation.step(self.held):
+                events.append(Event(self.id, self.index, piece))  # one by one: what came before an error stays
+        except SamplingError as error:
+            return [*events, self.fail(error)]
+        self._remember(prefixes)
+        return events if self.answer.going else [*events, self.finish()]
+
     def branch(self) -> list[Request]:
         """The siblings, which go on from the prompt that was run."""
         found, self.siblings = list(self.siblings), ()
@@ -151,7 +171,7 @@ class Request:
         """The last piece; all blocks are given back."""
         self.done = True
         self.release()
-        return Event(self.id, self.index, self.answer.finish())
+        return Event(self.id, self.index, self.answer.finish(self.speculation and self.speculation.report()))
 
     def fail(self, error: TinyinferError) -> Event:
         """It can't go on; all blocks are given back."""
@@ -163,6 +183,10 @@ class Request:
         """Give all blocks back."""
         self.held.sequence.release()
         self.held.begin_with([], self.adapters, self.known)
+
+    def _remember(self, prefixes: PrefixTree | None) -> None:
+        if prefixes is not None and self.held.is_as_cold:
+            prefixes.extend(self.trail, self.held.sequence, self.held.ids)
 
     @property
     def _kind(self) -> Hashable:

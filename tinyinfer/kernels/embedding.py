@@ -12,7 +12,7 @@ from ..quant.nf4 import VALUES
 from .addresses import floats, numbers_at, row_at, step_at
 from .floats import widen
 from .jit import Code, inlined
-from .linear import code_bytes, float_scales, half_scales, nibbles
+from .linear import code_bytes, fives, float_scales, half_minimums, half_scales, nibbles
 from .memory import int16_at, int64_at, uint16_at
 from .simd import load_float
 from .table import FIELDS, IDS, ROWS
@@ -84,6 +84,11 @@ def _nibble(codes, k, lane):
 
 
 @inlined
+def _five(codes, k, lane):
+    return _nibble(codes, k, lane) | (types.intp(codes[4, 4 * lane + k % 4]) >> k // 4 & 1) << 4
+
+
+@inlined
 def _of_byte(code, scale, low, has_low):
     return f32(code) * scale
 
@@ -91,6 +96,11 @@ def _of_byte(code, scale, low, has_low):
 @inlined
 def _of_nibble(code, scale, low, has_low):
     return f32(code) * scale + low if has_low else (f32(code) - f32(8)) * scale
+
+
+@inlined
+def _of_five(code, scale, low, has_low):
+    return f32(code) * scale + low if has_low else (f32(code) - f32(16)) * scale
 
 
 @inlined
@@ -107,9 +117,14 @@ def _no_minimums():
 def embed_int4(op, numbers, step, row):
     """With a table of 4 bits."""
     op, step = row_at(op), step_at(step)
-    blocks = (op[FIELDS] + 7) // 8 if op[FIELDS + 12] else 0
-    minimums = carray(int16_at(op[FIELDS + 12]), (blocks, op[FIELDS + 13], 8))
-    _unpack_row(op, numbers, step, row, nibbles(op), half_scales(op), _nibble, _of_nibble, minimums)
+    _unpack_row(op, numbers, step, row, nibbles(op), half_scales(op), _nibble, _of_nibble, half_minimums(op))
+
+
+@Code
+def embed_int5(op, numbers, step, row):
+    """With a table of 5 bits."""
+    op, step = row_at(op), step_at(step)
+    _unpack_row(op, numbers, step, row, fives(op), half_scales(op), _five, _of_five, half_minimums(op))
 
 
 @Code

@@ -26,7 +26,7 @@ from .simd import (
     to_float,
     zeros_like,
 )
-from .tiles import multiply_tiles, put, rows_from
+from .tiles import multiply_by_fours, put, rows_from
 
 f32 = types.float32
 
@@ -46,11 +46,12 @@ def matmul_int4(x_codes, x_scales, x_sums, codes, scales, minimums, out, column,
     lows, factor = (minimums, f32(1)) if minimums.size else (scales, f32(-8))
     weight = pointer(codes, 0), groups, pointer(scales, 0), spans, groups // spans, pointer(lows, 0), factor
     x = x_codes, x_scales, x_sums
-    multiply_tiles(_tile, _rows, _rows, x, weight, out, column, rows, begin, end, accumulate)
+    multiply_by_fours(_tile, x_rows, x_rows, x, weight, out, column, rows, begin, end, accumulate)
 
 
 @spliced
-def _rows(x, first, end):
+def x_rows(x, first, end):
+    """What a tile needs of some rows of x: codes, their width, scales, sums, and how many groups there are."""
     x_codes, x_scales, x_sums = x
     scales, sums = rows_from(x_scales, first), rows_from(x_sums, first)
     return rows_from(x_codes, first), x_codes.shape[1], scales, sums, x_scales.shape[1]

@@ -27,7 +27,7 @@ from .simd import (
     to_float,
     zeros_like,
 )
-from .tiles import multiply_tiles, put, rows_from
+from .tiles import multiply_by_eights, put, rows_from
 
 
 @jit
@@ -42,7 +42,7 @@ def matmul_int8(x_codes, x_scales, codes, scales, out, column, rows, begin, end,
     groups, spans = codes.shape[1], scales.size // (8 * scales.shape[0])
     weight = pointer(codes, 0), groups, pointer(scales, 0), spans, groups // spans
     x = x_codes, x_scales
-    multiply_tiles(_tile, _rows, _eight_rows, x, weight, out, column, rows, begin, end, accumulate)
+    multiply_by_eights(_tile, _rows, _eight_rows, x, weight, out, column, rows, begin, end, accumulate)
 
 
 @spliced

@@ -10,6 +10,7 @@ from numba import carray, types
 from .addresses import floats, row_at, share, source, step_at, vector
 from .floats import matmul_floats
 from .int4 import matmul_int4
+from .int5 import matmul_int5
 from .int8 import matmul_int8
 from .jit import Code, inlined
 from .memory import float32_at, int8_at, int16_at, uint8_at, uint16_at
@@ -102,6 +103,12 @@ def nibbles(op):
 
 
 @inlined
+def fives(op):
+    """Codes of 5 bits, uint8 [blocks, G, 5, 32]."""
+    return carray(uint8_at(op[FIELDS + 10]), (_blocks(op), op[FIELDS + 9], 5, 32))
+
+
+@inlined
 def code_bytes(op):
     """Codes of 8 bits, int8 [blocks, G, 8, 32]."""
     return carray(int8_at(op[FIELDS + 10]), (_blocks(op), op[FIELDS + 9], 8, 32))
@@ -119,18 +126,35 @@ def float_scales(op):
     return carray(float32_at(op[FIELDS + 11]), (_blocks(op), op[FIELDS + 13], 8))
 
 
-@Code
-def linear_int4(op, numbers, step, piece):
-    """With a weight of 4 bits."""
-    op, step = row_at(op), step_at(step)
+@inlined
+def half_minimums(op):
+    """Minimums likewise; none where there are none."""
+    return carray(int16_at(op[FIELDS + 12]), (_blocks(op) if op[FIELDS + 12] else 0, op[FIELDS + 13], 8))
+
+
+@inlined
+def _times_steps(op, step, piece, matmul, weight_codes):
     begin, end = _span(op, piece)
     out, accumulate = _out(op, step, begin, end)
     codes, scales, sums = _codes(op, step)
-    minimums = carray(int16_at(op[FIELDS + 12]), (_blocks(op) if op[FIELDS + 12] else 0, op[FIELDS + 13], 8))
-    matmul_int4(
-        codes, scales, sums, nibbles(op), half_scales(op), minimums,
+    matmul(
+        codes, scales, sums, weight_codes, half_scales(op), half_minimums(op),
         out, op[FIELDS + 3], op[FIELDS], begin // 8, (end + 7) // 8, accumulate,
     )  # fmt: skip
+
+
+@Code
+def linear_int4(op, numbers, step, piece):
+    """With a weight of 4 bits."""
+    op = row_at(op)
+    _times_steps(op, step_at(step), piece, matmul_int4, nibbles(op))
+
+
+@Code
+def linear_int5(op, numbers, step, piece):
+    """With a weight of 5 bits."""
+    op = row_at(op)
+    _times_steps(op, step_at(step), piece, matmul_int5, fives(op))
 
 
 @inlined

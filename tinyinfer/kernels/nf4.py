@@ -32,7 +32,7 @@ from .simd import (
     to_float,
     zeros_like,
 )
-from .tiles import multiply_tiles, put, rows_from
+from .tiles import multiply_by_fours, put, rows_from
 
 ONE = 32767  # what stands for the level 1.0
 # The quantiles of QLoRA (https://arxiv.org/abs/2305.14314, appendix E), off by at most half of 1 / ONE.
@@ -61,7 +61,7 @@ def matmul_nf4(x_codes, x_scales, codes, scales, out, column, rows, begin, end, 
     groups, spans = codes.shape[1], scales.shape[1]
     weight = pointer(codes, 0), groups, pointer(scales, 0), spans, groups // spans, pointer(LEVELS, 0)
     x = x_codes, x_scales
-    multiply_tiles(_tile, _wide_rows, _wide_rows, x, weight, out, column, rows, begin, end, accumulate)
+    multiply_by_fours(_tile, _wide_rows, _wide_rows, x, weight, out, column, rows, begin, end, accumulate)
 
 
 @spliced

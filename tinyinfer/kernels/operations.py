@@ -43,6 +43,7 @@ from .table import (
     SINGLE,
     START,
     STATES,
+    STORE_TABLE,
     STRETCH,
     STRETCHES,
     TARGET_OWN,
@@ -245,15 +246,16 @@ def _put_int8(numbers, out, at, stride):
 
 @inlined
 def _store(op, numbers, step, piece, cache_of, put):
-    """A row's key and value of one head, the key normalised and turned."""
+    """A row's key and value of one head, the key normalised and turned, for a chunk that looks at them."""
     num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
-    row, g = piece // kv_heads, piece % kv_heads
-    chunk = chunk_of(step, row)
+    entry, g = piece // kv_heads, piece % kv_heads
+    row, index = carray(int64_at(step[STORE_TABLE]), (entry + 1, 2))[entry]
+    own, chunk = chunk_of(step, row), chunk_at(step, index)
     heads = _heads(op, step)[row]
     key = np.empty(dim, np.float32)
     pieces.copy(heads[num_heads + g], key)
     _turn(op, step, row, op[FIELDS + 7], numbers_at(numbers)[0], key)
-    position = chunk[START] + row - chunk[FIRST_ROW]
+    position = own[START] + row - own[FIRST_ROW]
     size = _pool(op, chunk)[BLOCK_SIZE]
     block, place = _blocks(op, chunk)[position // size - _pool(op, chunk)[FIRST_BLOCK]], position % size
     keys, key_scales, values, value_scales = cache_of(op, chunk, g)

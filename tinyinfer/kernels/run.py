@@ -22,13 +22,13 @@ from .table import (
     END_LOOK,
     FIELDS,
     OF_EACH_LOOK,
-    OF_EACH_ROW_OF_SEVERAL,
+    OF_EACH_STORE,
     OF_THE_WHOLE,
     OVER,
     OWN,
     PARTS,
     PIECES,
-    SINGLE,
+    STORES,
     TARGET_OWN,
     WAIT,
     WEIGHT,
@@ -129,6 +129,6 @@ def _count(op, step):
         return op[PIECES]
     if op[COUNTED] == OF_EACH_LOOK:
         return chunk_at(step, step[CHUNKS] - 1)[END_LOOK] * op[PIECES]
-    if op[COUNTED] == OF_EACH_ROW_OF_SEVERAL and step[SINGLE]:
-        return 0
+    if op[COUNTED] == OF_EACH_STORE:
+        return step[STORES] * op[PIECES]
     return rows * op[PIECES]

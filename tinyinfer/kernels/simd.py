@@ -425,6 +425,18 @@ def high_nibbles(builder, a):
     return builder.lshr(a, ir.Constant(a.type, [4] * a.type.count))
 
 
+@operation({(kind, kind, _INDEX): kind for kind in (i8x32, i8x64)})
+def with_fifth_bits(builder, nibbles, bits, place):
+    """nibbles 0..15 with a bit above each, 0..31: of each byte of `bits` the bit `place`, 0..7."""
+    # in 16 bits, as x86 has no shifts of bytes; what comes from the neighbour is masked
+    words = ir.VectorType(INT[16], nibbles.type.count // 2)
+    places = builder.insert_element(ir.Constant(words, ir.Undefined), builder.trunc(place, INT[16]), INT[32](0))
+    places = shuffled(builder, places, places, [0] * words.count)
+    moved = builder.lshr(builder.bitcast(bits, words), places)
+    moved = builder.bitcast(builder.shl(moved, ir.Constant(words, [4] * words.count)), nibbles.type)
+    return builder.or_(nibbles, builder.and_(moved, ir.Constant(nibbles.type, [16] * nibbles.type.count)))
+
+
 @intrinsic
 def pointer(typing_context, array, index):
     """A pointer to an element of an array, or of what a pointer points to: operations take it as an array."""
@@ -500,7 +512,8 @@ def zeros_like(builder, vector, each):
 
 @operation({(nibble_sums, i8x32, i8x32): nibble_sums, (i32x16, i8x64, i8x32): i32x16})
 def add_nibble_products(builder, sums, codes, x):
-    """Add codes * x: codes 0..15, x -127..127. Sixteen bits hold eight such additions: 8 * 2 * 15 * 127 = 30480."""
+    """Add codes * x, x -127..127. Sixteen bits hold eight additions of codes 0..15, or four of codes 0..31:
+    8 * 2 * 15 * 127 = 30480, 4 * 2 * 31 * 127 = 31496."""
     if _has_vnni():
         return vnni.add_dot_products(builder, sums, codes, x)
     if uses("dotprod"):

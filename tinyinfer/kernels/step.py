@@ -24,6 +24,8 @@ class Step:
 
     sequences  one for each chunk, with room reserved for its new tokens
     counts     how many new tokens each has
+    starts     the position of the first of them, by default where the sequence ends
+    also       rows, each with a chunk that looks at it beside its own: see `cache.Branches`
     wanted     int64: the rows that need logits
     angles     for each kind of rotation, cosines and sines of all rows, float32 [rows, dims / 2]
     logits     float32 [wanted, vocab], to be written
@@ -33,11 +35,14 @@ class Step:
 
     def __init__(
         self, sequences: Sequence[CachedTokens], counts: Sequence[int], wanted, angles, logits, ids=NO_IDS,
-        adapters: Sequence[Sequence[tuple[int, float]]] | None = None,
+        adapters: Sequence[Sequence[tuple[int, float]]] | None = None, starts: Sequence[int] | None = None,
+        also: Sequence[tuple[int, int]] = (),
     ):  # fmt: skip
         self.sequences, self.counts, self.wanted, self.ids = sequences, counts, wanted, ids
         self.adapters = [()] * len(counts) if adapters is None else adapters
         self.angles, self.logits = angles, logits
+        self.starts = [sequence.length for sequence in sequences] if starts is None else starts
+        self.also = also
         self.ends = list(accumulate(counts))
         self.rows = self.ends[-1]
 
@@ -45,6 +50,15 @@ class Step:
         """Each sequence with the rows that are its own."""
         for sequence, count, end in zip(self.sequences, self.counts, self.ends, strict=True):
             yield sequence, slice(end - count, end)
+
+    def stores(self):
+        """What is written where: a sequence, the position in it of the first of some rows, and these."""
+        for start, (sequence, rows) in zip(self.starts, self.slices(), strict=True):
+            yield sequence, start, rows
+        for row, chunk in self.also:
+            own = next(i for i, end in enumerate(self.ends) if row < end)
+            position = self.starts[own] + row - (self.ends[own] - self.counts[own])
+            yield self.sequences[chunk], position, slice(row, row + 1)
 
     def registers(self, heads: int, dim: int, threads: int, own_from: int | None) -> np.ndarray:
         """The step as int64 [threads, ...], a row for each thread that works at it.
@@ -56,6 +70,9 @@ class Step:
         self._block_tables: list[np.ndarray] = []
         self._chunks, num_states = self._chunk_table(own)
         self._row_chunks = np.repeat(np.arange(len(self.counts)), self.counts)
+        own_stores = np.stack([np.arange(self.rows), self._row_chunks], axis=1)
+        self._stores = np.concatenate([own_stores, self.also]) if self.also else own_stores
+        single = max(self.counts) <= 1 and not self.also
         self._states = np.empty((num_states, heads, dim + 2), np.float32)
         self._adapters, self._scales = self._adapter_table()
         registers = {
@@ -63,7 +80,8 @@ class Step:
             t.CHUNK_WIDTH: self._chunks.shape[1], t.CHUNK_TABLE: address(self._chunks),
             t.ROW_CHUNKS: address(self._row_chunks), t.WANTED_ROWS: address(self.wanted),
             t.LOGITS: address(self.logits), t.STATES: address(self._states), t.NUM_STATES: num_states,
-            t.SINGLE: max(self.counts) <= 1, t.OWN: own,
+            t.SINGLE: single, t.OWN: own, t.STORES: 0 if single else len(self._stores),
+            t.STORE_TABLE: address(self._stores),
             t.IDS: address(self.ids), t.ADAPTERS: address(self._adapters), t.ADAPTER_SCALES: address(self._scales),
         }  # fmt: skip
         angles = [address(array) for pair in self.angles for array in pair]
@@ -78,12 +96,12 @@ class Step:
         thread; always at the same positions, so that its floats do not depend on threads or on the other chunks.
         """
         table, looks, states = [], 0, 0
-        for (sequence, rows), count in zip(self.slices(), self.counts, strict=True):
+        for (sequence, rows), start, count in zip(self.slices(), self.starts, self.counts, strict=True):
             tiles = -(-count // t.QUERY_TILE)
-            stretches = -(-(sequence.length + count) // t.STRETCH) if tiles == 1 else 1
+            stretches = -(-(start + count) // t.STRETCH) if tiles == 1 else 1
             kept = own or stretches > 1
             looks += tiles * stretches
-            line = [rows.start, rows.stop, sequence.length, looks, stretches, states if kept else -1]
+            line = [rows.start, rows.stop, start, looks, stretches, states if kept else -1]
             table.append(line + self._places(sequence))
             states += count * stretches if kept else 0
         return np.array(table, np.int64), states
@@ -102,5 +120,5 @@ class Step:
             pool = table.pool
             arrays = pool.keys, pool.values, pool.key_scales, pool.value_scales
             addresses = [0 if array is None else address(array) for array in arrays]
-            places += [address(blocks), *addresses, table.first, pool.num_blocks, pool.block_size]
+            places += [address(blocks), *addresses, table.first, pool.capacity, pool.block_size]
         return places

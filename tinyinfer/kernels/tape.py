@@ -30,6 +30,7 @@ PIECE_BYTES = 1 << 15  # of a weight, claimed by a thread at a time
 STORED = {np.dtype(np.float32): "float32", BFLOAT16: "bfloat16", np.dtype(np.float16): "float16"}
 PACKED = {
     ("int4", "float16"): "int4",
+    ("int5", "float16"): "int5",
     ("int8", "float16"): "int8",
     ("int8", "float32"): "int8_row",
     ("nf4", "float16"): "nf4",
@@ -124,8 +125,8 @@ class Tape(AdaptedMaps):
         """x += the rows of a float32 table that belong to the tokens' positions, from row `offset` on."""
 
         def twin(step: Step) -> None:
-            for sequence, rows in step.slices():
-                first = sequence.length + offset
+            for start, (_, rows) in zip(step.starts, step.slices(), strict=True):
+                first = start + offset
                 x[rows] += table[first : first + rows.stop - rows.start]
 
         self._add("positions_row", [x, x.shape[1], table, offset], twin, target=x)
@@ -285,16 +286,17 @@ class Tape(AdaptedMaps):
             )
             if half:
                 query, key = (reference.rotate(part, *step.angles[rope]) for part in (query, key))
-            for sequence, rows in step.slices():
+            for sequence, position, rows in step.stores():
+                sequence.tables[pool].store(layer, position, key[rows], split[rows, -kv_heads:])
+            for start, (sequence, rows) in zip(step.starts, step.slices(), strict=True):
                 table = sequence.tables[pool]
-                table.store(layer, sequence.length, key[rows], split[rows, -kv_heads:])
-                seen = table.load(layer, table.first_position, sequence.length + rows.stop - rows.start)
+                seen = table.load(layer, table.first_position, start + rows.stop - rows.start)
                 mixed = plain.attend(query[rows], *seen, scale, window, cap, slopes, sinks)
                 out[rows] = mixed.reshape(-1, num_heads * dim)
 
         place = [heads, *shape, rope, half, *norms, pool, layer]
         numbers = eps, scale, cap or 0
-        self._add(f"store_{self.kv_dtype}", place, None, numbers, pieces=kv_heads, counted=t.OF_EACH_ROW_OF_SEVERAL)
+        self._add(f"store_{self.kv_dtype}", place, None, numbers, pieces=kv_heads, counted=t.OF_EACH_STORE)
         self._add(
             f"attend_{self.kv_dtype}", [*place, out, window or 0, slopes, sinks], twin, numbers,
             pieces=kv_heads, counted=t.OF_EACH_LOOK,

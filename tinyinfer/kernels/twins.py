@@ -33,6 +33,12 @@ def unpack_nibbles(codes: np.ndarray) -> np.ndarray:
     return _rows(halves.reshape(*codes.shape[:2], 8, 32))
 
 
+def unpack_fives(codes: np.ndarray) -> np.ndarray:
+    """uint8 [blocks, G, 5, 32] -> 0..31, int32 [8 blocks, G, 32]."""
+    fifths = np.stack([codes[:, :, 4] >> bit & 1 for bit in range(8)], axis=2)  # [blocks, G, 8, 32]
+    return unpack_nibbles(codes[:, :, :4]) + 16 * _rows(fifths)
+
+
 def unpack_bytes(codes: np.ndarray) -> np.ndarray:
     """int8 [blocks, G, 8, 32] -> int32 [8 blocks, G, 32]."""
     return _rows(codes)
@@ -59,10 +65,19 @@ def spread_scales(scales: np.ndarray, groups: int) -> np.ndarray:
 
 def terms_int4(x_codes, x_scales, x_sums, codes, scales, minimums) -> np.ndarray:
     """What `matmul_int4` adds up: float64 [n, 8 blocks, 2 G], the products' part of each group, then the minimum's."""
+    return _terms_of_steps(x_codes, x_scales, x_sums, unpack_nibbles(codes), scales, minimums, 8)
+
+
+def terms_int5(x_codes, x_scales, x_sums, codes, scales, minimums) -> np.ndarray:
+    """What `matmul_int5` adds up, likewise."""
+    return _terms_of_steps(x_codes, x_scales, x_sums, unpack_fives(codes), scales, minimums, 16)
+
+
+def _terms_of_steps(x_codes, x_scales, x_sums, weight_codes, scales, minimums, middle) -> np.ndarray:
     groups = x_scales.shape[1]
-    sums = group_sums(x_codes, unpack_nibbles(codes))
+    sums = group_sums(x_codes, weight_codes)
     scale = spread_scales(scales, groups)
-    minimum = spread_scales(minimums, groups) if minimums.size else -8 * scale
+    minimum = spread_scales(minimums, groups) if minimums.size else -middle * scale
     products = sums * scale * x_scales[:, None].astype(np.float64)
     return np.concatenate([products, minimum * x_sums[:, None].astype(np.float64)], axis=-1)
 

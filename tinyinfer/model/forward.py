@@ -41,7 +41,7 @@ class Chunk:
     so gives what it gives when fed at once; by default the text ends with the chunk.
     """
 
-    sequence: kv.Sequence
+    sequence: kv.Sequence | kv.Branches
     ids: np.ndarray  # int [n]
     text_length: int | None = None
     logits: slice = field(default_factory=lambda: slice(-1, None))  # which of the n; by default the last
@@ -87,7 +87,7 @@ class Model:
 
     def new_cache(self, block_size: int = kv.DEFAULT_BLOCK_SIZE) -> kv.KVCache:
         """An empty cache, of what this model keeps."""
-        return kv.KVCache(self.config, block_size, self.kv_dtype)
+        return kv.KVCache(self.config, block_size, self.kv_dtype, self.config.context)
 
     def forward(self, chunks: Sequence[Chunk]) -> np.ndarray:
         """Run new tokens through the model: float32 [rows, vocab], the wanted rows of each chunk in order.
@@ -124,12 +124,13 @@ class Model:
             raise ValueError("the chunks of a step must be of different sequences")
         if kinds := {chunk.sequence.cache.dtype for chunk in chunks} - {self.kv_dtype}:
             raise ValueError(f"the model keeps keys and values in {self.kv_dtype}, found a cache of {kinds.pop()}")
-        longest = max((chunk.sequence.length + len(chunk.ids) for chunk in chunks), default=0)
+        parts = [(chunk, part) for chunk in chunks for part in chunk.sequence.parts(len(chunk.ids))]
+        longest = max((part.start + part.count for _, part in parts), default=0)
         if self.config.position_offset is not None and longest > self.config.max_positions:
             raise ValueError(f"the model has learned {self.config.max_positions} positions, found a text of {longest}")
         for chunk in chunks:
             chunk.sequence.reserve(len(chunk.ids))
-        return self._step(chunks)
+        return self._step(chunks, parts)
 
     def has(self, adapters: Sequence[tuple[Adapter, float]]) -> bool:
         """Whether a chunk could go through these adapters now."""
@@ -138,16 +139,17 @@ class Model:
     def _new_turn(self) -> None:
         self._turn = threading.Lock()
 
-    def _step(self, chunks: Sequence[Chunk]) -> Step:
-        counts = [len(chunk.ids) for chunk in chunks]
-        firsts = accumulate(counts, initial=0)
-        spans = (range(at, at + n)[chunk.logits] for chunk, n, at in zip(chunks, counts, firsts, strict=False))
+    def _step(self, chunks: Sequence[Chunk], parts: Sequence[tuple[Chunk, kv.Part]]) -> Step:
+        rows = list(accumulate((len(chunk.ids) for chunk in chunks), initial=0))
+        spans = (range(at, end)[chunk.logits] for chunk, at, end in zip(chunks, rows, rows[1:], strict=False))
         wanted = np.array([row for span in spans for row in span], np.int64)
-        angles = [_angles(rope, chunks) for rope in self.ropes]
+        angles = [_angles(rope, parts) for rope in self.ropes]
         logits = np.empty((len(wanted), self.config.vocab_size), np.float32)
         ids = np.concatenate([chunk.ids for chunk in chunks]).astype(np.int64, copy=False)
-        adapters = [self._numbered(chunk.adapters) for chunk in chunks]
-        return Step([chunk.sequence for chunk in chunks], counts, wanted, angles, logits, ids, adapters)
+        adapters = [self._numbered(chunk.adapters) for chunk, _ in parts]
+        sequences, starts, counts = zip(*(part for _, part in parts), strict=True)
+        also = _also_written(chunks, rows)
+        return Step(sequences, counts, wanted, angles, logits, ids, adapters, starts, also)
 
     def _numbered(self, adapters: Sequence[tuple[Adapter, float]]) -> list[tuple[int, float]]:
         for adapter, _ in adapters:
@@ -156,10 +158,19 @@ class Model:
         return [(self._numbers[adapter], scale) for adapter, scale in adapters]
 
 
-def _angles(rope: Rope, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+def _also_written(chunks: Sequence[Chunk], first_rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows of the step that parts beside their own look at, each with such a part."""
+    found, parts = [], 0
+    for chunk, first in zip(chunks, first_rows, strict=False):
+        if isinstance(chunk.sequence, kv.Branches):
+            found += [(first + row, parts + part) for row, part in chunk.sequence.also_written()]
+        parts += len(chunk.sequence.parts(len(chunk.ids)))
+    return found
+
+
+def _angles(rope: Rope, parts: Sequence[tuple[Chunk, kv.Part]]) -> list[np.ndarray]:
     """Cosines and sines of every row's position, float32 [rows, dims / 2] each."""
-    parts = []
-    for chunk in chunks:
-        start, count = chunk.sequence.length, len(chunk.ids)
-        parts.append(rotary_angles(rope, start, count, chunk.text_length or start + count))
-    return [part[0] if len(part) == 1 else np.concatenate(part) for part in zip(*parts, strict=True)]
+    found = []
+    for chunk, (_, start, count) in parts:
+        found.append(rotary_angles(rope, start, count, chunk.text_length or start + count))
+    return [part[0] if len(part) == 1 else np.concatenate(part) for part in zip(*found, strict=True)]

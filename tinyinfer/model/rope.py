@@ -43,6 +43,18 @@ def _angles(rope: Rope, start: int, count: int, length: int) -> tuple[np.ndarray
     return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 
 
+def turned_back(rope: Rope, keys: np.ndarray, start: int, by: int, length: int) -> np.ndarray:
+    """Keys float32 [n, heads, D] of the positions from `start` on, as they would be at positions lower by `by`.
+
+    They turn by the difference of the very angles that `rotary_angles` gives, rounded as those are, so that but for the
+    last bits they are what they would be had they been rotated there at first. `length` is that of the text.
+    """
+    positions = np.arange(start, start + len(keys), dtype=np.float32)[:, None]
+    speeds = _speeds(rope, length_that_counts(rope, length))
+    angles = (positions - np.float32(by)) * speeds - (positions * speeds).astype(np.float64)
+    return reference.rotate(keys, np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+
+
 def keys_fit(ropes: Iterable[Rope], before: int, after: int) -> bool:
     """Whether keys rotated in a text of length `before` are the ones that a text of length `after` calls for."""
     return all(length_that_counts(rope, before) == length_that_counts(rope, after) for rope in ropes)

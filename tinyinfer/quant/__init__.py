@@ -1,9 +1,10 @@
 """Quantized weights in NumPy: floats to codes and back, and where the codes lie. Kernels read what this writes.
 
-packed.py                   Form and PackedWeight: what a quantized matrix is
-layout.py                   kernel order, drawn
-int8.py, int4.py, nf4.py    one scheme each: what a code means, and how it is chosen
-study.py                    the plainest schemes to compare with, and what each form would make of a model
+packed.py    Form and PackedWeight: what a quantized matrix is
+layout.py    kernel order, drawn
+int8.py, int5.py, int4.py, nf4.py    one scheme each: what a code means, and how it is chosen
+steps.py     how int4 and int5 choose scales
+study.py     the plainest schemes to compare with, and what each form would make of a model
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from ..checkpoint.safetensors import to_float32
 from ..errors import BadCheckpoint, BadRequest
-from . import int4, int8, nf4
+from . import int4, int5, int8, nf4
 from .layout import Encoded, codes_of_rows, pack_rows, row_spans, scales_of_rows, take_rows
 from .packed import (
     ARRAYS,
@@ -32,6 +33,7 @@ __all__ = [
     "ARRAYS",
     "FORMS",
     "SCHEMES",
+    "STEPS",
     "Form",
     "PackedWeight",
     "bits_per_weight",
@@ -46,6 +48,8 @@ __all__ = [
     "relative_error",
     "take_rows",
 ]
+
+STEPS = {"int4": int4.STEPS, "int5": int5.STEPS}  # schemes of even steps
 
 
 def quantize(weight: np.ndarray, form: Form | str, name: str = "weight") -> PackedWeight:
@@ -89,8 +93,8 @@ def _encode_groups(values: np.ndarray, form: Form) -> Encoded:
 
 
 def _encode(form: Form, groups: np.ndarray) -> Encoded:
-    if form.scheme == "int4":
-        return int4.encode(groups, form.symmetric)
+    if form.scheme in STEPS:
+        return STEPS[form.scheme].encode(groups, form.symmetric)
     if form.scheme == "int8":
         return int8.encode(groups, form.group_size is None)
     return nf4.encode(groups, form.scale_dtype)
@@ -125,9 +129,9 @@ def _decode_rows(packed: PackedWeight, ids: np.ndarray) -> np.ndarray:
     codes = codes_of_rows(packed, ids)
     scales = scales_of_rows(packed.scales, ids) if packed.scale_steps is None else nf4.absmax_of_rows(packed, ids)
     groups = codes.reshape(*scales.shape, -1)
-    if packed.scheme == "int4":
+    if packed.scheme in STEPS:
         minimums = None if packed.minimums is None else scales_of_rows(packed.minimums, ids)
-        values = int4.decode(groups, scales, minimums)
+        values = STEPS[packed.scheme].decode(groups, scales, minimums)
     else:
         values = (int8 if packed.scheme == "int8" else nf4).decode(groups, scales)
     return values.reshape(len(ids), -1)[:, : packed.shape[1]]

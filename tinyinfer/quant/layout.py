@@ -14,6 +14,11 @@ its own.
                                       low nibble: column 8c +0 1 2 3|  0  1  2  3 | ...  |  0  1  2  3
                                      high nibble: column 8c +4 5 6 7|  4  5  6  7 | ...  |  4  5  6  7
 
+    5-bit codes   uint8 [NB, G, 5, 32]            four lines of nibbles, as above, then one of fifth bits:
+                                                  byte   0  1  2  3 |  4  5  6  7 | ...  | 28 29 30 31
+                                                  row         0     |      1      | ...  |      7
+                                          bit b:  column 4b +0 1 2 3|  0  1  2  3 | ...  |  0  1  2  3
+
     scales, minimums  [NB, groups, 8]: the eight rows' numbers of one group stand side by side; [NB, 8] one a row
 
 The rows that fill the last block have scale and minimum 0. The columns that fill the last group have a code that means
@@ -52,7 +57,7 @@ def pack_rows(form: Form, shape: tuple[int, int], encode: Callable[[int, int], E
         codes, scales, minimums = encode(begin, end)
         blocks = slice(begin // ROW_BLOCK, -(-end // ROW_BLOCK))
         codes = _filled(codes, columns, zero_code(form))
-        arrays["codes"][blocks] = _nibble_blocks(codes) if form.scheme != "int8" else _byte_blocks(codes)
+        arrays["codes"][blocks] = _BLOCKS.get(form.scheme, _nibble_blocks)(codes)
         arrays["scales"][blocks] = _scale_blocks(form, scales)
         if minimums is not None:
             arrays["minimums"][blocks] = _scale_blocks(form, minimums)
@@ -83,7 +88,7 @@ def zero_code(form: Form) -> int:
     """The code that stands for zero; where there is a minimum there is none, and 0 fills gaps."""
     if form.scheme == "nf4":
         return 7
-    return 8 if form.scheme == "int4" and form.symmetric else 0
+    return {"int4": 8, "int5": 16}.get(form.scheme, 0) if form.symmetric else 0
 
 
 def _filled(array: np.ndarray, columns: int, value: int) -> np.ndarray:
@@ -105,6 +110,15 @@ def _nibble_blocks(codes: np.ndarray) -> np.ndarray:
     return fours[:, :, 0::2] | fours[:, :, 1::2] << 4
 
 
+def _five_bit_blocks(codes: np.ndarray) -> np.ndarray:
+    """uint8 [8 n, 32 G] -> uint8 [n, G, 5, 32]."""
+    fifths = np.packbits(_byte_blocks(codes >> 4), axis=2, bitorder="little")
+    return np.concatenate([_nibble_blocks(codes & 15), fifths], axis=2)
+
+
+_BLOCKS = {"int8": _byte_blocks, "int5": _five_bit_blocks}  # else nibbles
+
+
 def _scale_blocks(form: Form, scales: np.ndarray) -> np.ndarray:
     """[rows, groups] -> [n, groups, 8], or [n, 8] where a row has one."""
     filled = _filled(scales, (form.group_size and scales.shape[1]) or 1, 0)
@@ -117,7 +131,10 @@ def codes_of_rows(packed: PackedWeight, ids: np.ndarray) -> np.ndarray:
     lines = packed.codes.reshape(*packed.codes.shape[:3], ROW_BLOCK, 4)
     fours = lines[ids // ROW_BLOCK, :, :, ids % ROW_BLOCK]  # [n, G, lines, 4]
     if packed.scheme != "int8":
-        fours = np.stack([fours & 15, fours >> 4], axis=3)  # [n, G, lines, half, 4]
+        nibbles, fifths = fours[:, :, :4], fours[:, :, 4:]
+        fours = np.stack([nibbles & 15, nibbles >> 4], axis=3).reshape(*fours.shape[:2], 8, 4)
+        if packed.scheme == "int5":
+            fours |= np.unpackbits(fifths, axis=2, bitorder="little") << 4
     return fours.reshape(len(ids), packed.codes.shape[1] * CHUNK)
 
 

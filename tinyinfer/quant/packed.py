@@ -1,6 +1,6 @@
 """What a quantized matrix is: a form, a shape, and the arrays that hold it in kernel order.
 
-Read `layout.py` for where each number lies, and `int4.py`, `int8.py`, `nf4.py` for how numbers become codes.
+Read `layout.py` for where each number lies, and `int4.py`, `int5.py`, `int8.py`, `nf4.py` for how numbers become codes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from ..errors import BadRequest
 ROW_BLOCK = 8  # rows that lie interleaved: one of a 256-bit register's float32 lanes each
 CHUNK = 32  # columns that share an activation scale; what a kernel takes at a time
 STEP_BLOCK = 256  # scales that share a step where scales are quantized themselves
+
+LINES = {"int4": 4, "nf4": 4, "int5": 5, "int8": 8}  # of 32 bytes, for a chunk of a row block: as many as bits a code
+WITH_MINIMUMS = ("int4", "int5")  # schemes that have forms with a minimum, and symmetric ones
 
 Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
 
@@ -40,7 +43,7 @@ class Form:
     def name(self) -> str:
         """`int4-g32`, `int4-g128-symmetric`, `int8-row`, `nf4-g64-double`, ...: a key of `FORMS`."""
         parts = [self.scheme, f"g{self.group_size}" if self.group_size else "row"]
-        if self.scheme == "int4" and self.symmetric:
+        if self.scheme in WITH_MINIMUMS and self.symmetric:
             parts.append("symmetric")
         return "-".join([*parts, *(word for word in ("double", "wide") if getattr(self, word))])
 
@@ -54,9 +57,8 @@ class Form:
         blocks, columns = self.padded(shape)
         scale_shape = (blocks, columns // self.group_size, ROW_BLOCK) if self.group_size else (blocks, ROW_BLOCK)
         scales = (self.scale_dtype, scale_shape)
-        if self.scheme == "int8":
-            return {"codes": (np.dtype("i1"), (blocks, columns // CHUNK, 8, 32)), "scales": scales}
-        found = {"codes": (np.dtype("u1"), (blocks, columns // CHUNK, 4, 32)), "scales": scales}
+        code_dtype = np.dtype("i1" if self.scheme == "int8" else "u1")
+        found = {"codes": (code_dtype, (blocks, columns // CHUNK, LINES[self.scheme], 32)), "scales": scales}
         if not self.symmetric:
             found["minimums"] = scales
         if self.double:
@@ -77,6 +79,7 @@ class Form:
 
 _ALL = (
     *(Form("int4", size, symmetric) for size in (32, 64, 128) for symmetric in (False, True)),
+    *(Form("int5", size, symmetric) for size in (32, 64, 128) for symmetric in (False, True)),
     Form("int8", 32),
     Form("int8", None),
     Form("nf4", 64),
@@ -84,15 +87,15 @@ _ALL = (
     Form("nf4", 64, wide=True),
 )
 FORMS: dict[str, Form] = {form.name: form for form in _ALL}
-SCHEMES = ("int4", "int8", "nf4")
-USUAL_GROUP = {"int4": 32, "int8": 32, "nf4": 64}
+SCHEMES = ("int4", "int5", "int8", "nf4")
+USUAL_GROUP = {"int4": 32, "int5": 32, "int8": 32, "nf4": 64}
 
 
 def find_form(scheme: str, group_size: int | None = None, symmetric: bool = False, double: bool = False) -> Form:
     """The form that is meant: `scheme` is one of `SCHEMES`, or a name from `FORMS`, which says all by itself.
 
-    `group_size` None is the scheme's usual one, 0 one scale a row. `symmetric` says something of int4 alone, `double`
-    of nf4 alone. Raises `BadRequest` listing what there is.
+    `group_size` None is the scheme's usual one, 0 one scale a row. `symmetric` says something of int4 and int5
+    alone, `double` of nf4 alone. Raises `BadRequest` listing what there is.
     """
     if scheme in FORMS:
         if group_size is not None or symmetric or double:
@@ -102,7 +105,7 @@ def find_form(scheme: str, group_size: int | None = None, symmetric: bool = Fals
         raise BadRequest(f"scheme should be one of {', '.join([*SCHEMES, *FORMS])}, found {scheme!r}", "scheme")
     size = USUAL_GROUP[scheme] if group_size is None else group_size or None
     for name, form in FORMS.items():
-        said_symmetric = form.symmetric and form.scheme == "int4"
+        said_symmetric = form.symmetric and form.scheme in WITH_MINIMUMS
         found = form.scheme, form.group_size, said_symmetric, form.double, form.wide
         if found == (scheme, size, symmetric, double, False):
             return FORMS[name]
@@ -116,7 +119,7 @@ def find_form(scheme: str, group_size: int | None = None, symmetric: bool = Fals
 class PackedWeight:
     """A quantized matrix [N, K] in kernel order; `layout.py` draws the arrays.
 
-    codes         int4, nf4: uint8 [NB, G, 4, 32]; int8: int8 [NB, G, 8, 32]
+    codes         int4, nf4: uint8 [NB, G, 4, 32]; int5: uint8 [NB, G, 5, 32]; int8: int8 [NB, G, 8, 32]
     scales        float16 [NB, K/group, 8], or float32 [NB, 8] where a row has one; float32 in wide forms; int8 where
                   they are quantized too
     minimums      float16 [NB, K/group, 8]; None where the form is symmetric

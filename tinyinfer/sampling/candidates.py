@@ -20,38 +20,47 @@ class Candidates(NamedTuple):
     logits: np.ndarray
 
 
+class AllMasked(SamplingError):
+    """No token is left to choose from."""
+
+    def __init__(self, count: int):
+        super().__init__(f"all {count} tokens are masked: every logit is -inf")
+
+
 def likeliest(logits: np.ndarray) -> int:
     """The id of the highest of logits [vocab], the lowest id among equals; checks them for all that can't be sampled.
 
     Raises `SamplingError` for NaN anywhere, for +inf (no model means to say it; it comes from an overflow), and where
     every token is masked with -inf.
     """
+    if not len(logits):
+        raise AllMasked(0)
     best = int(np.argmax(logits))  # a NaN, where there is one, is what argmax finds
     if math.isfinite(logits[best]):
         return best
     if logits[best] == -math.inf:
-        raise SamplingError(f"all {len(logits)} tokens are masked: every logit is -inf")
+        raise AllMasked(len(logits))
     raise SamplingError(f"logits should be finite or -inf, found {logits[best]} at id {best}")
 
 
-def candidates(logits: np.ndarray, top_k: int = 0) -> Candidates:
+def candidates(logits: np.ndarray, top_k: int = 0, ids: np.ndarray | None = None) -> Candidates:
     """The tokens of logits [vocab] that are not masked with -inf, in float64: all, or the `top_k` likeliest; 0 is off.
 
-    Raises `SamplingError` as `likeliest` does.
+    With `ids`, int64 [n] and ascending, no others. Raises `SamplingError` as `likeliest` does.
     """
     likeliest(logits)
-    tokens = Candidates(np.arange(len(logits)), logits)
-    tokens = unmasked(only(tokens, largest(logits, top_k)) if 0 < top_k < len(logits) else tokens)
+    tokens = Candidates(np.arange(len(logits)), logits) if ids is None else Candidates(ids, logits[ids])
+    tokens = unmasked(only(tokens, largest(tokens.logits, top_k)) if 0 < top_k < len(tokens.ids) else tokens)
     return Candidates(tokens.ids, tokens.logits.astype(np.float64))
 
 
 def unmasked(tokens: Candidates) -> Candidates:
     """Those whose logit is not -inf. Raises `SamplingError` where that leaves none."""
     masked = tokens.logits == -math.inf
+    if masked.all():  # as where there is none
+        raise AllMasked(len(masked))
     if not masked.any():
         return tokens
-    if masked.all():
-        raise SamplingError(f"all {len(masked)} tokens are masked: every logit is -inf")
     return only(tokens, ~masked)
 
 

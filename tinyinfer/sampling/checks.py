@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from numbers import Integral, Real
@@ -11,6 +12,7 @@ from typing import Any
 from ..errors import BadRequest
 
 ANY_SIZE = sys.float_info.max
+MOST_TEXT, MOST_EXPRESSION = 2**18, 10_000  # characters of what describes the form of an answer
 
 
 def whole(name: str, value: Any, lowest: int = 0) -> int | None:
@@ -95,6 +97,48 @@ def callables(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
     if not isinstance(found, Sequence) or not all(callable(function) for function in found):
         raise BadRequest(f"{name} should be a function or a list of functions, found {value!r}", name)
     return tuple(found)
+
+
+def schema(name: str, value: Any) -> dict[str, Any] | bool | None:
+    """A JSON schema that can be obeyed, from JSON values or JSON text, or None."""
+    from ..constraints.schema import read_schema
+
+    return read_schema(name, value)
+
+
+def expression(name: str, value: Any) -> str | None:
+    """A regular expression of a size that can be compiled, or None."""
+    return None if value is None else _text(name, value, MOST_EXPRESSION)
+
+
+def grammar(name: str, value: Any) -> str | None:
+    """A grammar in Lark's form, or None."""
+    if value is None:
+        return None
+    text = _text(name, value, MOST_TEXT)
+    if re.search(r"^\s*[\w-]+\s*::=", text, re.MULTILINE):
+        raise BadRequest(f"{name} should be in Lark's form, `start: ...`, found rules with ::= as in GBNF", name)
+    if re.search(r"^\s*\w+\s*\[[^\]]*\btemperature\b", text, re.MULTILINE):
+        raise BadRequest(f"{name}: a rule can't have a temperature of its own", name)
+    return text
+
+
+def choices(name: str, value: Any) -> tuple[str, ...]:
+    """Texts to choose from, each of them once."""
+    found = tuple(dict.fromkeys(_text(name, text, MOST_TEXT) for text in strings(name, value)))
+    if sum(map(len, found)) > MOST_TEXT:
+        raise BadRequest(f"{name} should have at most {MOST_TEXT:,} characters together", name)
+    return found
+
+
+def _text(name: str, value: Any, most: int) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadRequest(f"{name} should be text of at least one character, found {value!r}", name)
+    if len(value) > most:
+        raise BadRequest(f"{name} should have at most {most:,} characters, found {len(value):,}", name)
+    if re.search("[\ud800-\udfff]", value):
+        raise BadRequest(f"{name} holds half a surrogate pair, which is no text", name)
+    return value
 
 
 def _float(value: Any) -> float | None:

@@ -29,6 +29,8 @@ ORDER = tuple(STEPS)
 GREEDY_STEPS = ("penalties", "dry", "processors")  # those that change what is likeliest
 TRUNCATIONS = ("top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc")  # which mirostat stands in for
 
+CONSTRAINTS = ("json", "json_schema", "regex", "grammar", "choice")  # what form an answer has, one at most
+
 # what generation_config.json may advise, and what holds where neither it nor the caller says anything
 ADVISED = {
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repetition_penalty": 1.0,
@@ -75,14 +77,22 @@ class SamplingParams:
     logit_bias            numbers added to the logits of ids
     banned_ids            ids that never come
     allowed_ids           the only ids that may come; None allows all
+    json                  the answer is one JSON object
+    json_schema           a JSON schema that the answer keeps to; what can't be enforced of it is refused by its path
+    regex                 a regular expression that the whole answer matches
+    grammar               a grammar of the answer, in llguidance's form of Lark
+    choice                the answer is one of these texts
     processors            functions f(ids, logits) -> logits of one's own: prompt and output int64 [n], logits [vocab]
     order                 the steps in the order in which they are taken; see `steps.py` for their names
     logprobs              report log-probabilities of what was chosen and of so many likeliest tokens; None: of nothing
     prompt_logprobs       the same of the prompt's tokens
     logprobs_of           "model": of its logits as they are; "sampled": of what was drawn from, after all steps
+    context_full          "stop" ends the answer there; "roll" drops the older half of the text, and goes on
+    context_keep          so many first tokens of a text that rolls always stay
 
     Raises `BadRequest`, whose `parameter` names the field, for a value of the wrong kind or out of range, for an order
-    that leaves out a step that is asked for, and for mirostat together with another truncation.
+    that leaves out a step that is asked for, for mirostat together with another truncation, and for more than one of
+    json, json_schema, regex, grammar and choice, or one of them with ignore_eos: no text goes on past their end.
     """
 
     max_tokens: int | None = None
@@ -116,11 +126,18 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = field(default_factory=dict)
     banned_ids: Sequence[int] = ()
     allowed_ids: Sequence[int] | None = None
+    json: bool = False
+    json_schema: Mapping[str, Any] | str | bool | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: Sequence[str] | None = ()
     processors: Sequence[Callable[..., Any]] = ()
     order: Sequence[str] = ORDER
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprobs_of: str = "model"
+    context_full: str = "stop"
+    context_keep: int = 4
 
     def __post_init__(self) -> None:
         """Check every field, and bring it to its plain Python type."""
@@ -133,6 +150,7 @@ class SamplingParams:
             object.__setattr__(self, "allowed_ids", checks.ids("allowed_ids", self.allowed_ids))
         self._check_order()
         self._check_mirostat()
+        self._check_constraints()
 
     def with_overrides(self, **overrides: Any) -> SamplingParams:
         """A copy with some fields replaced; raises `BadRequest` for a name that is no field."""
@@ -161,6 +179,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether every token is simply the likeliest one; random numbers play no part then."""
         return not self.temperature
+
+    @property
+    def constrained_by(self) -> str | None:
+        """The field that says what form the answer has, None where it is free."""
+        return next(iter(self._constraints()), None)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON can hold them, and under "engine" the program and version whose numbers they drive.
@@ -216,6 +239,17 @@ class SamplingParams:
                 if name is not None:
                     raise BadRequest(f"mirostat takes the place of {name}, found {getattr(self, name)!r} as well", name)
 
+    def _constraints(self) -> list[str]:
+        asked = {"json": self.json, "json_schema": self.json_schema is not None, "choice": bool(self.choice)}
+        return [name for name in CONSTRAINTS if asked.get(name, getattr(self, name) is not None)]
+
+    def _check_constraints(self) -> None:
+        names = self._constraints()
+        if len(names) > 1:
+            raise BadRequest(f"an answer has one form, found both {names[0]} and {names[1]}", names[1])
+        if names and self.ignore_eos:
+            raise BadRequest(f"ignore_eos goes on past the end, beyond which {names[0]} allows nothing", "ignore_eos")
+
     def _advice(self, generation_config: Mapping[str, Any]) -> dict[str, Any]:
         advice = dict(ADVISED)
         sampling = bool(generation_config.get("do_sample"))
@@ -257,6 +291,9 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "order": (checks.strings,), "seed": (checks.whole,), "stop": (checks.strings,), "ignore_eos": (checks.flag,),
     "logprobs": (checks.whole,), "prompt_logprobs": (checks.whole,),
     "logprobs_of": (checks.one_of, ("model", "sampled")),
+    "json": (checks.flag,), "json_schema": (checks.schema,), "regex": (checks.expression,),
+    "grammar": (checks.grammar,), "choice": (checks.choices,),
+    "context_full": (checks.one_of, ("stop", "roll")), "context_keep": (checks.whole,),
 }  # fmt: skip
 
 # the fields that None would not stand for

@@ -71,7 +71,8 @@ def processed(
     """Logits as functions of the caller's own make them, one after another.
 
     Each is called with prompt and output, int64 [n], and logits [vocab] which are its own to change, -inf for what is
-    not in play. Raises `SamplingError` where one gives something else than finite or -inf of that shape.
+    not in play, which stays out. Raises `SamplingError` where one gives something else than finite or -inf of that
+    shape.
     """
     logits = np.full(vocab_size, -math.inf, tokens.logits.dtype)
     logits[tokens.ids] = tokens.logits
@@ -83,4 +84,5 @@ def processed(
             found = f"{logits.dtype} {list(logits.shape)}"
             raise SamplingError(f"processor {name} should give logits, floats [{vocab_size}], found {found}")
         likeliest(logits)
-    return unmasked(Candidates(np.arange(vocab_size), logits.astype(tokens.logits.dtype, copy=False)))
+    logits = logits[tokens.ids].astype(tokens.logits.dtype, copy=False)
+    return unmasked(Candidates(tokens.ids, np.where(tokens.logits > -math.inf, logits, -math.inf)))

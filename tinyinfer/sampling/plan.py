@@ -88,7 +88,7 @@ def _penalties(p: SamplingParams) -> list[Step]:
 
 
 def _masks(params: SamplingParams, vocabulary: Vocabulary) -> list[Step]:
-    """What comes first, whatever the order: masks, and the bias; a mask that a constraint makes belongs here."""
+    """What comes first, whatever the order: masks, and the bias. Before them the sampler asks the constraint."""
     found: list[Step] = []
     if params.allowed_ids is not None:
         only = _checked("allowed_ids", params.allowed_ids, vocabulary.size)

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from ..errors import SamplingError
-from .candidates import Candidates, candidates, likeliest, weights
+from .candidates import AllMasked, Candidates, candidates, likeliest, weights
 from .mirostat import next_limit
 from .params import SamplingParams
 from .plan import Vocabulary, steps_for
 from .state import State
+
+
+class Mask(Protocol):
+    """Which ids may come next: `constraints.constraint.Constraint`. Each sequence has one of its own."""
+
+    done: bool
+
+    def ids(self) -> np.ndarray:
+        """All of them, int64 [n], ascending."""
+
+    def permits(self, id: int, /) -> bool:
+        """Whether one is among them."""
+
+    def accept(self, id: int, /) -> None:
+        """One was chosen."""
 
 
 class Sampler:
@@ -30,11 +46,12 @@ class Sampler:
         prompt_ids: Sequence[int] = (),
         stop_ids: Collection[int] = (),
         breakers: Sequence[tuple[int, ...]] = (),
+        constraint: Mask | None = None,
     ):
         """Start a sequence over `vocab_size` tokens, after `prompt_ids`; unsaid `params` take their neutral value.
 
-        stop_ids are the end-of-sequence ids, breakers the ids of `params.dry_breakers`. Raises `BadRequest` for ids of
-        `params` outside the vocabulary.
+        stop_ids are the end-of-sequence ids, breakers the ids of `params.dry_breakers`, and constraint what becomes of
+        its `json_schema` or the like. Raises `BadRequest` for ids of `params` outside the vocabulary.
         """
         self.params = params.resolved()
         self.vocab_size = vocab_size
@@ -42,6 +59,13 @@ class Sampler:
         self._top_k, self._steps = steps_for(self.params, Vocabulary(vocab_size, stop_ids, breakers))
         self._random = np.random.Generator(np.random.PCG64(self.params.seed))
         self._all_ids = np.arange(vocab_size) if self.params.greedy and self._steps else None
+        self.constraint = constraint
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing but the end can come, by the constraint; not before there are `min_tokens`."""
+        enough = self.state.output_length >= self.params.min_tokens
+        return self.constraint is not None and enough and self.constraint.done
 
     def sample(self, logits: np.ndarray) -> int:
         """The next id, from logits float [vocab]; -inf masks a token.
@@ -59,12 +83,30 @@ class Sampler:
         """
         if logits.shape != (self.vocab_size,):
             raise SamplingError(f"expected logits of shape [{self.vocab_size}], found {list(logits.shape)}")
+        if self.constraint is None:
+            return self._among(logits, None)
+        if self.params.greedy and not self._steps and self.constraint.permits(best := likeliest(logits)):
+            return _one(best)
+        ids = self.constraint.ids()
+        try:
+            return self._among(logits, ids)
+        except AllMasked as error:
+            early = self.state.output_length < self.params.min_tokens
+            end = f"; min_tokens={self.params.min_tokens} keeps off the end" if early else ""
+            raise SamplingError(f"{error}, among those that the constraint allows{end}") from None
+
+    def _among(self, logits: np.ndarray, ids: np.ndarray | None) -> Candidates:
+        """The distribution over `ids`, or over all."""
         if not self.params.greedy:
-            return self._through(candidates(logits, self._top_k))
+            return self._through(candidates(logits, self._top_k, ids))
         best = likeliest(logits)
+        if ids is not None:
+            best = int(ids[likeliest(logits[ids])])
         if self._steps:
-            best = likeliest(self._through(Candidates(self._all_ids, logits)).logits)
-        return Candidates(np.array([best]), np.zeros(1))
+            tokens = Candidates(self._all_ids, logits) if ids is None else Candidates(ids, logits[ids])
+            tokens = self._through(tokens)
+            best = int(tokens.ids[likeliest(tokens.logits)])
+        return _one(best)
 
     def take(self, tokens: Candidates) -> int:
         """Draw an id of what `distribution` gave, and accept it."""
@@ -72,8 +114,17 @@ class Sampler:
         self.accept(id, tokens)
         return id
 
+    def peek(self, count: int) -> np.ndarray:
+        """The random numbers float64 [count] that the next draws will use; they remain to be used."""
+        state = self._random.bit_generator.state
+        found = self._random.random(count)
+        self._random.bit_generator.state = state
+        return found
+
     def accept(self, id: int, tokens: Candidates) -> None:
         """An id was chosen, of `tokens`: what follows goes by it."""
+        if self.constraint is not None:
+            self.constraint.accept(id)
         self.state.accept(id)
         if self.params.mirostat and not self.params.greedy:
             p, limit = self.params, self.state.surprise_limit
@@ -84,6 +135,10 @@ class Sampler:
             for step in self._steps:
                 tokens = step(tokens, self.state)
         return tokens
+
+
+def _one(id: int) -> Candidates:
+    return Candidates(np.array([id]), np.zeros(1))
 
 
 def draw(tokens: Candidates, uniform: float) -> int:

@@ -2,6 +2,7 @@
 
 The order, which decides what is kept. The masks come first, and can't be moved:
 
+    json, json_schema, ..., choice          ids that no answer of that form goes on with, see `constraints`
     allowed_ids, banned_ids, min_tokens     ids that can't come, as if the model had never heard of them
     logit_bias                              numbers added to the logits of ids
 

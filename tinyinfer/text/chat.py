@@ -9,16 +9,66 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingExtra, TemplateError
+from ..errors import BadRequest, MissingExtra, TemplateError
+from .calls import NONE, Names, tool_format
+from .markup import REASONING, Markup
 from .messages import check_tools, joined_parts, plain, prepare_messages
+from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import jinja2
 
 Messages = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation as the ids that a model continues, and how to read its answer."""
+
+    ids: list[int]
+    markup: Markup
+
+
+def chat_prompt(
+    template: ChatTemplate, tokenizer: Tokenizer, messages: Any, tools: Any = None, format: str | None = None
+) -> ChatPrompt:
+    """Render and tokenize a conversation. The template alone says where BOS stands: none is added.
+
+    Calls of tools are looked for where `tools` are given or a `format` is named (see `calls.py`), reasoning where the
+    template or an added token of the vocabulary shows its marks.
+    Raises what `ChatTemplate.render` does, and `BadRequest` for a format that is not known, or for tools that the
+    template would leave out.
+    """
+    text = template.render(messages, tools)
+    source = template.source or ""
+    if tools and format is None and "tools" not in source:
+        hint = "describe them in a message, and name the form of the calls by tool_format"
+        raise BadRequest(f"this model's chat template has no place for tools: {hint}", "tools")
+    think = next((marks for marks in REASONING.items() if _shows(source, tokenizer, marks)), None)
+    markup = Markup(
+        tool_format(source, format) if tools or format else NONE,
+        _names(tools),
+        think,
+        think is not None and text.rstrip().endswith(think[0]),
+        seed=text,
+    )
+    special = frozenset(mark for mark in markup.marks if tokenizer.id_of(mark) in tokenizer.special_ids)
+    return ChatPrompt(tokenizer.encode(text, add_special_tokens=False), replace(markup, special=special))
+
+
+def _shows(source: str, tokenizer: Tokenizer, marks: tuple[str, str]) -> bool:
+    return any(mark in source or tokenizer.id_of(mark) in tokenizer.added_ids for mark in marks)
+
+
+def _names(tools: Any) -> Names:
+    """The names of tools, given as OpenAI's API has them or bare; None where one has none."""
+    functions = [tool["function"] if isinstance(tool.get("function"), Mapping) else tool for tool in tools or []]
+    names = [function.get("name") for function in functions]
+    return frozenset(names) if names and all(isinstance(name, str) for name in names) else None
 
 
 class ChatTemplate:
@@ -104,19 +154,6 @@ class ChatTemplate:
             return Environment().from_string(self.source)
         except Exception as error:  # besides Jinja's own, Python's compiler and stack have their limits
             raise TemplateError(f"the chat template is not valid{_line(error)}: {_reason(error)}") from error
-
-
-def pick_template(value: Any, tools: Any = None) -> str | None:
-    """The one template to use of what "chat_template" in tokenizer_config.json may hold.
-
-    Text is the template itself; of a list of {"name", "template"} (or a dict by name) it is "tool_use" where there are
-    tools, else "default". None where there is none.
-    """
-    if isinstance(value, (list, tuple)):
-        value = {item.get("name"): item.get("template") for item in value if isinstance(item, Mapping)}
-    if isinstance(value, Mapping):
-        value = value.get("tool_use" if tools is not None and "tool_use" in value else "default")
-    return value if isinstance(value, str) else None
 
 
 def _line(error: Exception) -> str:

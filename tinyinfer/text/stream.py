@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..errors import BadRequest
 from .decoder import IncrementalDecoder
+from .graphemes import GraphemeHolder
 from .tokenizer import Tokenizer
 
 
@@ -19,9 +20,20 @@ class StreamDecoder:
     `stopped` is True once a stop string was seen; `stop` is that string, and nothing more comes out.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
-        """`stop` are the strings to end at, one or many. Raises `BadRequest` for an empty one."""
-        self.tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        shown: frozenset[int] = frozenset(),
+        graphemes: bool = False,
+    ):
+        """`stop` are the strings to end at, one or many, `shown` special tokens that give their text nevertheless.
+
+        With `graphemes` no chunk ends inside of what is seen as one character, which makes each wait for the next.
+        Raises `BadRequest` for an empty stop string, and `MissingExtra` for graphemes without the `regex` library.
+        """
+        self.tokenizer, self.shown = tokenizer, shown
+        self._holder = GraphemeHolder() if graphemes else None
         self._decoder = IncrementalDecoder(tokenizer.decoder)
         self._matcher = StopMatcher(stop)
 
@@ -38,18 +50,25 @@ class StreamDecoder:
     def push(self, id: int) -> str:
         """Take the next id; give the text that is now certain to be shown, often "".
 
-        Special tokens give no text. Raises `BadRequest` for an id outside the vocabulary.
+        Special tokens give no text, but for those `shown`. Raises `BadRequest` for an id outside the vocabulary.
         """
-        piece = self.tokenizer.piece(id, skip_special_tokens=True)
+        piece = self.tokenizer.piece(id, skip_special_tokens=id not in self.shown)
         if piece is None or self.stopped:
             return ""
-        return self._matcher.push(self._decoder.push(piece))
+        return self._held_back(self._matcher.push(self._decoder.push(piece)), self.stopped)
 
     def finish(self) -> str:
         """The text that was held back, when no more ids come: U+FFFD for a character that was never completed."""
         if self.stopped:
             return ""
-        return self._matcher.push(self._decoder.finish()) + self._matcher.finish()
+        return self._held_back(self._matcher.push(self._decoder.finish()) + self._matcher.finish(), True)
+
+    def _held_back(self, text: str, last: bool) -> str:
+        """`text` with what was held back for it, and without what is now; with the `last` of a text, nothing is."""
+        if self._holder is None:
+            return text
+        text = self._holder.push(text)
+        return text + self._holder.finish() if last else text
 
 
 class StopMatcher:

@@ -161,10 +161,11 @@ class Tokenizer:
     def ids_with(self, text: str) -> list[int]:
         """The ids of all tokens that hold a text."""
         wanted = text.encode()
-        return [id for id, said in enumerate(self._all_bytes) if wanted in said]
+        return [id for id, said in enumerate(self.all_bytes) if wanted in said]
 
     @cached_property
-    def _all_bytes(self) -> list[bytes]:
+    def all_bytes(self) -> list[bytes]:
+        """What each id says, as `token_bytes` gives it."""
         return [self.token_bytes(id) for id in range(self.vocab_size)]
 
     @cached_property

@@ -14,7 +14,12 @@ from tests.checkpoint.foreign.packers import spread, write_folder
 
 @pytest.mark.parametrize(
     ("size", "columns", "becomes"),
-    [(32, 96, "int8-g32"), (64, 64, "int8-row"), (-1, 48, "int8-row"), (16, 48, "float32")],
+    [
+        (32, 96, "int5-g32-symmetric"),
+        (64, 64, "int5-g128-symmetric"),
+        (-1, 48, "int5-g128-symmetric"),
+        (16, 48, "float32"),
+    ],
 )
 def test_awq(tmp_path: Path, rng, size: int, columns: int, becomes: str):
     group = columns if size == -1 else size

@@ -15,8 +15,8 @@ from tests.checkpoint.foreign.packers import STEM, each, rounded_to_bfloat16, sp
 @pytest.mark.parametrize(
     ("bits", "size", "shape", "zeros", "becomes"),
     [
-        (4, 32, (9, 96), "packed", "int8-g32"), (4, 64, (16, 100), "bytes", "int8-g32"),
-        (8, 32, (9, 64), "packed", "float32"), (4, None, (9, 44), "packed", "int8-row"),
+        (4, 32, (9, 96), "packed", "int5-g32-symmetric"), (4, 64, (16, 100), "bytes", "int5-g64-symmetric"),
+        (8, 32, (9, 64), "packed", "float32"), (4, None, (9, 44), "packed", "int5-g128-symmetric"),
         (4, 32, (9, 44), None, "int4-g32-symmetric"), (4, 128, (16, 256), None, "int4-g128-symmetric"),
         (2, 32, (16, 64), None, "int4-g32-symmetric"), (8, None, (5, 44), None, "int8-row"),
         (8, 64, (5, 64), None, "int8-row"),
@@ -102,7 +102,11 @@ def test_compressed_tensors_4_bit_floats(tmp_path: Path, rng, kind: str):
     layer |= {".weight_packed": ("U8", octets), ".weight_scale": stored}
     settings = compressed_settings(f"{kind}-pack-quantized", scheme(4, size, "tensor_group", "float"))
     expected = each(packers.e2m1, codes) * spread(scales.astype(np.float32), size, 64)
-    check(write_folder(tmp_path / "m", settings, layer), expected, {"nvfp4": "float32", "mxfp4": "int8-g32"}[kind])
+    check(
+        write_folder(tmp_path / "m", settings, layer),
+        expected,
+        {"nvfp4": "float32", "mxfp4": "int5-g32-symmetric"}[kind],
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,17 @@ Q_PROJ, DOWN_PROJ = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.ml
 TOLERANCE = 1e-4
 
 BECOMES = {
-    "awq-4bit-g128": "int8-g32", "bnb-int8": "int8-row", "bnb-nf4": "nf4-g64", "bnb-nf4-dq": "nf4-g64-wide",
-    "ct-fp8-block": "float32", "ct-fp8-dynamic": "float32", "ct-fp8-static": "float32", "ct-mxfp4a16": "int8-g32",
+    "awq-4bit-g128": "int5-g128-symmetric", "bnb-int8": "int8-row", "bnb-nf4": "nf4-g64", "bnb-nf4-dq": "nf4-g64-wide",
+    "ct-fp8-block": "float32", "ct-fp8-dynamic": "float32", "ct-fp8-static": "float32",
+    "ct-mxfp4a16": "int5-g32-symmetric",
     "ct-nvfp4a16": "float32", "ct-w4a16-g128": "int4-g128-symmetric",
     "ct-w4a16-gptq-actorderweight-g32": "int4-g32-symmetric", "ct-w8a16": "int8-g32", "ct-w8a16-channel": "int8-row",
     "ct-w8a8-int8": "int8-row", "fp8-block128": "float32", "fp8-block128-ue8m0": "bfloat16",
-    "gptq-3bit-g32": "int4-g32-symmetric", "gptq-4bit-g128": "int4-g128-symmetric", "gptq-4bit-g32-asym": "int8-g32",
+    "gptq-3bit-g32": "int4-g32-symmetric", "gptq-4bit-g128": "int4-g128-symmetric",
+    "gptq-4bit-g32-asym": "int5-g32-symmetric",
     "gptq-8bit-g32": "int8-g32", "hqq-2bit-g32": "float32", "hqq-4bit-g64": "float32", "hqq-8bit-g64": "float32",
-    "mlx-3bit-g64": "int4-g64", "mlx-4bit-g64": "int4-g64", "mlx-5bit-g32": "float32", "mlx-8bit-g64": "float32",
-    "mlx-mxfp4": "int8-g32", "mlx-mxfp8": "bfloat16", "mlx-nvfp4": "bfloat16", "torchao-float8wo": "float32",
+    "mlx-3bit-g64": "int4-g64", "mlx-4bit-g64": "int4-g64", "mlx-5bit-g32": "int5-g32", "mlx-8bit-g64": "float32",
+    "mlx-mxfp4": "int5-g32-symmetric", "mlx-mxfp8": "bfloat16", "mlx-nvfp4": "bfloat16", "torchao-float8wo": "float32",
     "torchao-int8wo": "int8-row", "torchao-intx4-g32": "int4-g32-symmetric",
 }  # fmt: skip
 

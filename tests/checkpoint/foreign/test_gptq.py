@@ -18,8 +18,9 @@ from tests.checkpoint.foreign.packers import spread, write_folder
     [
         (2, 32, 96, 1, "int4-g32-symmetric"), (2, 32, 96, 2, "int4-g32-symmetric"),
         (3, 32, 96, 1, "int4-g32-symmetric"), (3, 64, 128, 2, "int4-g64-symmetric"),
-        (4, 64, 128, 1, "int8-g32"), (4, -1, 40, 1, "int8-row"), (8, 32, 64, 2, "float32"), (4, 16, 64, 1, "float32"),
-        (4, 64, 96, 1, "int8-g32"), (8, 32, 64, 1, "float32"),
+        (4, 64, 128, 1, "int5-g64-symmetric"), (4, -1, 40, 1, "int5-g128-symmetric"),
+        (8, 32, 64, 2, "float32"), (4, 16, 64, 1, "float32"),
+        (4, 64, 96, 1, "int5-g64-symmetric"), (8, 32, 64, 1, "float32"),
     ],
 )  # fmt: skip
 def test_gptq_with_any_zero(tmp_path: Path, rng, bits: int, size: int, columns: int, version: int, becomes: str):

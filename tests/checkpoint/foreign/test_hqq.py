@@ -15,7 +15,7 @@ from tests.checkpoint.foreign.packers import rounded_to_bfloat16, write_folder
 @pytest.mark.parametrize(
     ("bits", "size", "shape", "axis", "whole", "becomes"),
     [
-        (8, 32, (4, 64), 1, False, "float32"), (4, 32, (4, 64), 1, True, "int8-g32"),
+        (8, 32, (4, 64), 1, False, "float32"), (4, 32, (4, 64), 1, True, "int5-g32-symmetric"),
         (2, 64, (4, 64), 1, True, "int4-g128-symmetric"),
         (3, 32, (7, 64), 1, False, "float32"), (3, 16, (7, 48), 1, True, "float32"),
         (1, 32, (8, 32), 1, False, "float32"),

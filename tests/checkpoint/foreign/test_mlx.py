@@ -23,7 +23,7 @@ def test_mlx_affine(tmp_path: Path, rng, bits: int, size: int, columns: int):
         tmp_path / "m", packers.mlx(codes, bits, scales.astype("f4"), biases), bits=bits, group_size=size
     )
     expected = spread(scales.astype("f4"), size, columns) * codes.astype(np.float32) + spread(biases, size, columns)
-    check(folder, expected, f"int4-g{size}" if bits <= 4 else "float32")
+    check(folder, expected, f"int{max(bits, 4)}-g{size}" if bits <= 5 else "float32")
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
@@ -35,7 +35,7 @@ def test_mlx_small_floats(tmp_path: Path, rng, mode: str):
     layer = packers.mlx(codes, bits, steps.astype(np.uint8))
     folder = write_mlx(tmp_path / "m", layer, bits=bits, group_size=size, mode=mode)
     expected = each(packers.e4m3 if bits == 8 else packers.e2m1, codes) * spread(scales, size, 96)
-    check(folder, expected, {"mxfp4": "int8-g32", "nvfp4": "bfloat16", "mxfp8": "bfloat16"}[mode])
+    check(folder, expected, {"mxfp4": "int5-g32-symmetric", "nvfp4": "bfloat16", "mxfp8": "bfloat16"}[mode])
 
 
 def test_mlx_bits_by_layer(tmp_path: Path, rng):

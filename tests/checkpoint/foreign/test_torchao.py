@@ -15,7 +15,7 @@ from tests.checkpoint.foreign.packers import each, spread, write_folder
 @pytest.mark.parametrize(
     ("bits", "block", "zeros", "becomes"),
     [
-        (4, 32, True, "int8-g32"),
+        (4, 32, True, "int5-g32-symmetric"),
         (4, 64, False, "int4-g128-symmetric"),
         (8, 64, False, "int8-row"),
         (2, 32, False, "int4-g32-symmetric"),

@@ -10,10 +10,10 @@ bfloat16 if that is exact. So nothing is ever rounded on reading, and the usual 
 
     format                                becomes           otherwise
     GPTQ 2, 3 bits; 4 bits, symmetric     int4-symmetric    scales beyond float16: float32
-    GPTQ 4 bits, asymmetric               int8-g32          int4 where float16 holds each scale * zero
+    GPTQ 4 bits, asymmetric               int5-symmetric    int4 where float16 holds each scale * zero
     GPTQ 8 bits, symmetric                int8-g32          asymmetric takes 9 bits: float32
     GPTQ with act-order                   float32           columns of a group do not lie together
-    AWQ                                   int8-g32          as GPTQ's 4 bits, asymmetric
+    AWQ                                   int5-symmetric    as GPTQ's 4 bits, asymmetric
     bitsandbytes NF4                      nf4-g64           absmax is no float16, or is quantized: nf4-g64-wide
                                                             blocks of 32, or across rows: float32
     bitsandbytes FP4                      float32           its values are no even steps
@@ -21,11 +21,11 @@ bfloat16 if that is exact. So nothing is ever rounded on reading, and the usual 
     compressed-tensors, whole numbers     as GPTQ           a scale a row in 8 bits: int8-row
     compressed-tensors FP8                float32           scales that are powers of two: bfloat16
     compressed-tensors NVFP4              float32           groups of 16, times a float32
-    compressed-tensors MXFP4              int8-g32          scales beyond float16: bfloat16
+    compressed-tensors MXFP4              int5-symmetric    scales beyond float16: bfloat16
     FP8 blocks                            float32           E8M0 scales: bfloat16
-    MLX 2, 3, 4 bits                      int4              scales or offsets beyond float16: float32
-    MLX 5, 6, 8 bits                      float32           has an offset, which int8 has not
-    MLX MXFP4                             int8-g32          as above
+    MLX 2, 3, 4 bits; 5 bits              int4; int5        scales or offsets beyond float16: float32
+    MLX 6, 8 bits                         float32           has an offset, which int8 has not
+    MLX MXFP4                             int5-symmetric    as above
     MLX NVFP4, MXFP8                      bfloat16
     torchao int8, intx                    as GPTQ           a scale a row in 8 bits: int8-row
     torchao FP8                           float32

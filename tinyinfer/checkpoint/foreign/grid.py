@@ -20,7 +20,7 @@ from math import prod
 import numpy as np
 
 from ...errors import BadCheckpoint
-from ...quant import FORMS, Form, PackedWeight
+from ...quant import FORMS, STEPS, Form, PackedWeight
 from ...quant.layout import Encoded, each_span, pack_rows
 from ...quant.nf4 import VALUES as NF4
 from ..safetensors import BFLOAT16, to_bfloat16
@@ -102,12 +102,13 @@ class Grid:
             return "nf4-g64" if halves else "nf4-g64-wide"
         fits = minimums is None and reach[0] >= -128 and reach[1] <= 127
         if size and halves:
-            if minimums is None and reach[0] >= -8 and reach[1] <= 7:
-                return f"int4-g{size}-symmetric"
             sum_stays = minimums is None or self.levels[0] == 0  # else it is rounded in another order
-            few = self.levels[1] - self.levels[0] <= 15
-            if few and sum_stays and in_float16(self._lowest(scales, zeros, minimums)):
-                return f"int4-g{size}"
+            lowest_stays = sum_stays and in_float16(self._lowest(scales, zeros, minimums))
+            for scheme, steps in STEPS.items():
+                if minimums is None and reach[0] >= -steps.middle and reach[1] < steps.middle:
+                    return f"{scheme}-g{size}-symmetric"
+                if lowest_stays and self.levels[1] - self.levels[0] <= steps.top:
+                    return f"{scheme}-g{size}"
         if fits and scales.shape[1] == 1:
             return "int8-row"
         return "int8-g32" if fits and size and halves else None
@@ -142,7 +143,9 @@ class Grid:
                 return _octets(codes, -self.levels[0]), self._regrouped(scales, form).astype(np.float16), lowest
             codes = codes.astype(np.int16) - self._spread(zeros.astype(np.int16))
             scales = self._regrouped(scales, form).astype(form.scale_dtype)
-            return (codes.astype(np.int8) if form.scheme == "int8" else _octets(codes, 8)), scales, None
+            if form.scheme == "int8":
+                return codes.astype(np.int8), scales, None
+            return _octets(codes, STEPS[form.scheme].middle), scales, None
 
         return pack_rows(form, self.shape, encode)
 
