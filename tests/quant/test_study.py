@@ -7,7 +7,7 @@ import pytest
 
 from tinyinfer.errors import BadRequest
 from tinyinfer.quant import FORMS, bits_per_weight, dequantize, quantize, relative_error
-from tinyinfer.quant.study import absmax, outlooks, sample_rows
+from tinyinfer.quant.study import absmax, absmax_groups, outlooks, sample_rows
 
 
 @pytest.mark.parametrize(("bits", "top"), [(4, 7), (8, 127)])
@@ -72,3 +72,12 @@ def test_outlooks_of_some_rows():
 @pytest.mark.parametrize(("rows", "expected"), [(1, [0]), (3, [0, 1, 2]), (31, [0, 10, 20, 30])])
 def test_sampled_rows_are_spread_over_all(rows: int, expected: list[int]):
     assert sample_rows((rows, 5), 4).tolist() == expected
+
+
+def test_groups_are_rows_of_their_own_and_the_last_may_be_smaller():
+    weight = np.random.default_rng(0).standard_normal((3, 10)).astype(np.float32)
+    found, bits = absmax_groups(weight, 4, 4)
+    for begin, end in ((0, 4), (4, 8), (8, 10)):
+        np.testing.assert_array_equal(found[:, begin:end], absmax(weight[:, begin:end], 4, per_row=True)[0])
+    assert bits == 4 + 32 * 9 / 30
+    assert absmax_groups(np.zeros((0, 3), np.float32), 8, 2)[0].shape == (0, 3)

@@ -1,7 +1,8 @@
 """What quantizing costs: the plainest quantizers to compare with, and what each form would do to given matrices.
 
-The plainest are absmax with one scale for a whole matrix, or one for each row: for study, not speed. One large weight
-sets the step for all that share its scale, so that the error falls as fewer share one: matrix, row, group.
+The plainest are absmax with one scale for a whole matrix, one for each row, or one for some columns of a row: for
+study, not speed. One large weight sets the step for all that share its scale, so that the error falls as fewer share
+one: matrix, row, group.
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ def absmax(weight: np.ndarray, bits: int, per_row: bool = False) -> tuple[np.nda
     scale = np.abs(weight).max(axis=1 if per_row else None, keepdims=True, initial=0) / top
     codes = np.rint(weight / np.where(scale == 0, np.float32(1), scale)).clip(-top, top)
     return codes * scale, bits + 32 * scale.size / max(prod(weight.shape), 1)
+
+
+def absmax_groups(weight: np.ndarray, bits: int, size: int) -> tuple[np.ndarray, float]:
+    """The same with a scale for each `size` neighbouring columns of a row, or what is left of them; raises likewise."""
+    columns = weight.shape[1]
+    filled = np.pad(np.asarray(weight, np.float32), ((0, 0), (0, -columns % size)))
+    groups = filled.reshape(-1, size)
+    rounded = absmax(groups, bits, per_row=True)[0].reshape(filled.shape)[:, :columns]
+    return rounded, bits + 32 * len(groups) / max(weight.size, 1)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,13 @@ EXPERIMENTS = (
     Experiment("batch", "several sequences at once: throughput, latency, and where the knee is"),
     Experiment("scheduling", "64 requests in 8 slots: batches that wait for their longest, and continuous ones"),
     Experiment("paging", "memory reserved in one piece and in blocks; beginnings of prompts that are found again"),
+    Experiment("quant", "what rounding weights to 8 and 4 bits does to them"),
+    Experiment("outliers", "the few enormous dimensions between layers, what they do to 8 bits, and five cures"),
+    Experiment("soft-labels", "the distribution after a sentence, and how a temperature softens it"),
     Experiment("fit", "how much context, for how many users, in how much memory"),
+    Experiment("roofline", "this machine's two limits, and every operation of prefill and decode under them"),
+    Experiment("tokens", "what languages, emoji, digits, code and chat templates cost in tokens"),
+    Experiment("sampling", "what order, temperature and truncation do to a distribution and to texts"),
     Experiment("trace", "one request through all stages, with the time of each"),
 )
 

@@ -54,7 +54,8 @@ def figure_of(drawings: Sequence[Drawing]):
 def _lines(axes, drawing: Drawing) -> None:
     for number, (name, points) in enumerate(drawing.lines.items()):
         style = {"color": COLOURS[number % 7], "linestyle": DASHES[number % 7], "marker": MARKS[number % 7]}
-        axes.plot(*zip(*points, strict=True), label=name, markersize=4, **style)
+        style |= {"linestyle": "none", "markersize": 7} if name in drawing.dots else {"markersize": 4}
+        axes.plot(*zip(*points, strict=True), label=name, **style)
     for name, x in drawing.marks.items():
         axes.axvline(x, color="#555555", linewidth=1)
         axes.annotate(

@@ -26,6 +26,7 @@ class Drawing:
     lines: for each name, x and y of its points.
     bars: the same as bars side by side, with x as their names; `lying`: names on the left, and x says lengths.
     marks: names of places on x, each an upright line.
+    dots: names of lines whose points are not joined.
     """
 
     title: str
@@ -37,6 +38,7 @@ class Drawing:
     bars: bool = False
     lying: bool = False
     marks: Mapping[str, float] = field(default_factory=dict)
+    dots: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
