@@ -30,7 +30,7 @@ and says what to see in it; by default in about a minute, with --full at the cou
 
 def lab_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `lab`."""
-    from ..lab.course.setting import USUAL_MODEL
+    from ..lab.course import USUAL_MODEL
 
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help="the experiment, or all")

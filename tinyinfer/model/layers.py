@@ -32,8 +32,10 @@ class Layers:
         self.places = kv.layer_places(config)
         self.eps = config.norm.eps / config.residual_scale**2  # of norms that read x
         self.x = tape.buffer(config.hidden_size)
-        self.normed = tape.buffer(config.hidden_size, own=True)
-        self.mlp_normed = tape.buffer(config.hidden_size, own=True) if config.parallel else self.normed
+        # Read again when x has changed? Then a thread that comes late can't work it out for itself any more.
+        lasting = config.parallel or (config.experts is not None and config.experts.shared_size > 0)
+        self.normed = tape.buffer(config.hidden_size, own=not lasting)
+        self.mlp_normed = tape.buffer(config.hidden_size) if config.parallel else self.normed
         if config.latent:
             self.latent = LatentAttention(tape, config)
         else:

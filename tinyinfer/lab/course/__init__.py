@@ -10,3 +10,5 @@ catalogue.py the experiments in reading order
 drawing.py   drawings, by matplotlib
 report.py    all of them as one page
 """
+
+USUAL_MODEL = "qwen2.5-coder-0.5b-instruct"  # whose shape is that of the course's

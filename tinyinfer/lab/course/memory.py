@@ -62,7 +62,7 @@ def measure(setting: Setting) -> Finding:
                 [("times the memory without the cache, as the reference does it", ratio, COURSE_RATIO)],
             ),
         ],
-        "A cache is memory that is kept (and when its blocks grow, the old and the new are there for a moment), and yet "
+        "A cache is memory that is kept, and yet "
         "the way without it takes more at its peak: it has the vectors, the "
         "scores and, where nobody takes care, the logits of all tokens at once. The ratio depends on what one counts "
         "and on the vocabulary: the reference makes a row of logits for every token; this engine, run without its "

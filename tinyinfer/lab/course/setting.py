@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...config import ModelConfig, read_config
+from . import USUAL_MODEL
 
 if TYPE_CHECKING:
     from ...llm import LLM
-
-USUAL_MODEL = "qwen2.5-coder-0.5b-instruct"  # whose shape is that of the course's
 
 
 @dataclass
