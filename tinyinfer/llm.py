@@ -34,6 +34,7 @@ from .model.forward import Model
 from .model.tensors import collect_tensors
 from .rolling import check_rolling
 from .sampling import SamplingParams
+from .sampling.checks import flag
 from .sampling.logprobs import Score, Scores
 from .sampling.plan import Vocabulary
 from .sampling.sampler import Sampler
@@ -234,7 +235,8 @@ class LLM:
             a `Drafter`         with settings and what it has measured
             "off"               nothing, where `load` said something
 
-        Drafts are as long as pays by what was measured, and where none pays there are none.
+        Drafts are as long as pays by what was measured, and where none pays there are none. A text that may outgrow
+        its context (`context_full="roll"`) is not drafted, and neither are beams.
         With `graphemes=True` no piece ends inside of what is seen as one character, such as a flag or a letter and its
         accents; each then comes when the next begins, and the whole is the same.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the
@@ -450,7 +452,7 @@ class LLM:
         Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, a constraint that can't be
         compiled, or a text that can't roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
         """
-        ids = self.prompt_ids(prompt, params)
+        ids, graphemes = self.prompt_ids(prompt, params), flag("graphemes", graphemes)
         decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
         vocab_size, constraint = self.config.vocab_size, self.constraint(params)
         sampler = Sampler(params, vocab_size, ids, self.stop_ids, breakers, constraint)

@@ -350,7 +350,14 @@ def test_impossible_requests_leave_nothing(llm: LLM):
     assert engine.context == 64
     with pytest.raises(ContextOverflow, match="65 tokens, more than the 64 that the key-value cache may hold"):
         engine.add(text(65))
-    for arguments in ({"n": 0}, {"priority": "high"}, {"top_p": 2}, {"adapters": "none such"}, {"made_up": 1}):
+    for arguments in (
+        {"n": 0},
+        {"priority": "high"},
+        {"graphemes": "yes"},
+        {"top_p": 2},
+        {"adapters": "none such"},
+        {"made_up": 1},
+    ):
         with pytest.raises(BadRequest):
             engine.add(text(3), **arguments)
     with pytest.raises(BadRequest, match="outside the vocabulary"):
