@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md shows code that is there."""
+"""CONTRIBUTING.md shows code that is there; links of the README lead somewhere."""
 
 import re
 from pathlib import Path
@@ -12,3 +12,13 @@ def test_the_worked_example_is_the_code_itself():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 5
     assert [block for block in blocks if block not in source] == []
+
+
+def test_links_of_the_readme_lead_to_sections_and_files_that_are_there():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^#+ (.*)$", readme, re.MULTILINE)
+    sections = {"#" + re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    links = re.findall(r"\]\(([^)\s]+)\)", readme)
+    assert len(links) > 20
+    inner = [link for link in links if "://" not in link]
+    assert [link for link in inner if link not in sections and not (ROOT / link).exists()] == []

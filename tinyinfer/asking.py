@@ -22,6 +22,7 @@ from .constraints.grammars import Grammars
 from .errors import BadRequest, ContextOverflow, TemplateError, UnsupportedModel
 from .rolling import check_rolling
 from .sampling import SamplingParams
+from .sampling.checks import flag
 from .sampling.sampler import Sampler
 from .text.chat import ChatPrompt, ChatTemplate, chat_prompt
 from .text.markup import Markup, MarkupDecoder, Said
@@ -124,7 +125,7 @@ class Asking:
         Raises as `prompt_ids` does, `BadRequest` for ids of `params` outside the vocabulary, a constraint that can't be
         compiled, or a text that can't roll, and `UnsupportedModel` for what needs a tokenizer where there is none.
         """
-        ids = self.prompt_ids(prompt, params)
+        ids, graphemes = self.prompt_ids(prompt, params), flag("graphemes", graphemes)
         decoder, breakers = self._text_decoder(prompt, params, graphemes), self._dry_breakers(params)
         vocab_size, constraint = self.config.vocab_size, self.constraint(params)
         sampler = Sampler(params, vocab_size, ids, self.stop_ids, breakers, constraint)

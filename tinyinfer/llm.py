@@ -188,7 +188,8 @@ class LLM(Asking):
             a `Drafter`         with settings and what it has measured
             "off"               nothing, where `load` said something
 
-        Drafts are as long as pays by what was measured, and where none pays there are none.
+        Drafts are as long as pays by what was measured, and where none pays there are none. A text that may outgrow
+        its context (`context_full="roll"`) is not drafted, and neither are beams.
         With `graphemes=True` no piece ends inside of what is seen as one character, such as a flag or a letter and its
         accents; each then comes when the next begins, and the whole is the same.
         Everything asked is checked at once, before the first piece: raises `BadRequest`, or `ContextOverflow` where the

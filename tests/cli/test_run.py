@@ -13,6 +13,8 @@ from tests.chain_models import TEMPLATE, say, write_chain_model
 from tests.cli.commands import COMMAND, environment, refused, tinyinfer
 from tests.text.tiny_tokenizers import byte_level_tokenizer_json
 from tinyinfer.cli import main
+from tinyinfer.cli.output import sampling_line
+from tinyinfer.sampling import SamplingParams
 
 # After a rendered chat, which ends in a newline, the model says "Hi!"; after a bare "a" it says "bcd".
 CHAIN = say("Hi!") | say("bcd", after="a")
@@ -55,7 +57,7 @@ def test_json_holds_everything(models):
     done = tinyinfer("run", models / "hi", "a", "--raw", "--json", "--temp", "1e-9", "--seed", "7", "--top-k", "5")
     record = json.loads(done.stdout)
     assert (record["text"], record["ids"][:3], record["prompt_ids"]) == ("bcd", [98, 99, 100], [97])
-    assert record["finish_reason"] == "stop"
+    assert (record["finish_reason"], record["stop_reason"]) == ("stop", record["ids"][-1])
     assert (record["sampling"]["seed"], record["sampling"]["top_k"], record["sampling"]["top_p"]) == (7, 5, 1.0)
     assert record["timings"]["prompt_tokens"] == 1
     assert done.stderr == ""
@@ -72,6 +74,7 @@ def test_max_tokens_and_stop(models):
     assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("bc", "length")
     done = tinyinfer("run", models / "hi", "a", "--raw", "--json", "--stop", "cd")
     assert (json.loads(done.stdout)["text"], json.loads(done.stdout)["finish_reason"]) == ("b", "stop")
+    assert json.loads(done.stdout)["stop_reason"] == "cd"
 
 
 def test_the_best_of_a_beam_search(models):
@@ -97,6 +100,7 @@ def test_the_best_of_a_beam_search(models):
     [
         (["--length-penalty", "2"], "--length-penalty is about a beam search: give --num-beams as well"),
         (["--num-beams", "2", "--samples", "2"], "--samples draws and --num-beams does not"),
+        (["--num-beams", "2", "--speculate", "ngram"], "a beam search is not drafted"),
         (["--num-beams", "0"], "num_beams should be a whole number from 1"),
         (["--num-beams", "2", "--temp", "1"], "temperature has no place in a beam search"),
         (["--num-beams", "2", "--early-stopping", "sometimes"], "--early-stopping"),
@@ -271,3 +275,7 @@ def test_an_answer_of_a_given_form(models, tmp_path):
     expected = "tinyinfer: error: json_schema: #/items/uniqueItems is not supported: it could not be enforced\n"
     assert refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", schema)) == expected
     assert "No such file" in refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", tmp_path / "none"))
+
+
+def test_verbose_says_what_form_the_answer_is_held_to():
+    assert sampling_line(SamplingParams(regex="a+").resolved({})) == "sampling    greedy, regex a+"

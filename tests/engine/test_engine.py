@@ -17,7 +17,7 @@ from tests.tiny_models import WINDOWED, random_model
 from tinyinfer import LLM, Completion
 from tinyinfer.checkpoint.source import Checkpoint
 from tinyinfer.engine import Engine, Event
-from tinyinfer.errors import BadRequest, ContextOverflow, QueueFull, SamplingError
+from tinyinfer.errors import BadRequest, ContextOverflow, QueueFull, SamplingError, TinyinferError
 from tinyinfer.kernels.tape import use_compiled
 
 VOCAB = 97
@@ -336,6 +336,7 @@ def test_logits_that_can_not_be_sampled_end_their_own_request_alone(llm: LLM):
         ({"slots": 0}, "slots"), ({"slots": 1.5}, "slots"), ({"slots": 8, "step_tokens": 7}, "step_tokens"),
         ({"step_tokens": 513}, "step_tokens"), ({"queue": -1}, "queue"), ({"kv_cache_bytes": 10}, "kv_cache_bytes"),
         ({"slowdown": 0.5}, "slowdown"), ({"slowdown": math.nan}, "slowdown"),
+        ({"slowdown": "2"}, "slowdown"),
     ],
 )  # fmt: skip
 def test_impossible_settings(llm: LLM, arguments: dict[str, Any], parameter: str):
@@ -349,7 +350,14 @@ def test_impossible_requests_leave_nothing(llm: LLM):
     assert engine.context == 64
     with pytest.raises(ContextOverflow, match="65 tokens, more than the 64 that the key-value cache may hold"):
         engine.add(text(65))
-    for arguments in ({"n": 0}, {"priority": "high"}, {"top_p": 2}, {"adapters": "none such"}, {"made_up": 1}):
+    for arguments in (
+        {"n": 0},
+        {"priority": "high"},
+        {"graphemes": "yes"},
+        {"top_p": 2},
+        {"adapters": "none such"},
+        {"made_up": 1},
+    ):
         with pytest.raises(BadRequest):
             engine.add(text(3), **arguments)
     with pytest.raises(BadRequest, match="outside the vocabulary"):
@@ -366,6 +374,21 @@ def test_generate_many_does_not_take_what_is_others(llm: LLM):
         engine.generate_many([text(3)])
     with pytest.raises(BadRequest, match="more often"):
         Engine(llm).generate_many([text(3)], n=2)
+    with pytest.raises(BadRequest, match="a list of prompts"):
+        Engine(llm).generate_many("abc")
+
+
+@pytest.mark.parametrize(
+    ("last", "overrides"),
+    [([VOCAB], {}), (text(4), {"processors": lambda ids, logits: logits * (np.nan if len(ids) > 4 else 1)})],
+)
+def test_generate_many_leaves_nothing_behind_where_one_fails(llm: LLM, last: list[int], overrides: dict[str, Any]):
+    engine = Engine(llm)
+    with pytest.raises(TinyinferError):
+        engine.generate_many([text(3), last], max_tokens=4, **overrides)
+    assert not engine.busy
+    assert nothing_is_held(engine)
+    assert engine.generate_many([text(3)], max_tokens=4)[0].ids == llm.generate(text(3), max_tokens=4).ids
 
 
 def test_texts_that_outgrow_the_context_are_refused(llm: LLM):

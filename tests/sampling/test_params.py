@@ -20,7 +20,7 @@ REFUSED = {
     "top_p": [-0.1, 1.0001, math.nan, "0.9", True],
     "min_p": [-0.1, 2, math.nan, True],
     "seed": [-1, 1.5, "1", False],
-    "stop": ["", ["a", ""], [1], 5, b"x", {"a"}],
+    "stop": ["", ["a", ""], [1], 5, b"x", {"a"}, "\ud800", ["a", "\udcff"]],
     "ignore_eos": [1, None, "yes"],
     "min_tokens": [-1, 0.5, None],
     "typical_p": [-0.1, 1.1, math.nan],

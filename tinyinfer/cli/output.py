@@ -129,6 +129,7 @@ def sampling_line(params: SamplingParams) -> str:
             continue
         shown |= {name: getattr(params, name) for name, off in neutral.items() if getattr(params, name) != off}
     fixed = {"banned_ids": (), "allowed_ids": None, "min_tokens": 0, "logit_bias": {}}
+    fixed |= {"json": False, "json_schema": None, "regex": None, "grammar": None, "choice": ()}
     shown |= {name: getattr(params, name) for name, off in fixed.items() if getattr(params, name) != off}
     values = ", ".join(f"{name} {value}" for name, value in shown.items())
     if params.greedy:
@@ -145,6 +146,7 @@ def completion_record(completion: Completion, llm: LLM) -> dict[str, Any]:
         "reasoning": completion.reasoning,
         "tool_calls": call_records(completion),
         "finish_reason": completion.finish_reason,
+        "stop_reason": completion.stop_reason,
         "dropped_tokens": completion.dropped_tokens,
         "sampling": completion.sampling,
         "timings": {name: getattr(completion.timings, name) for name in TIMINGS},

@@ -141,6 +141,8 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
             values[name] = args.repeat_last_n
         elif args.repeat_last_n is not None:
             raise BadRequest(f"--repeat-last-n sets {name} as well; give one of the two", name)
+    if values["context_keep"] is not None and not args.context_shift:
+        raise BadRequest("--keep says nothing by itself: give --context-shift too", "context_keep")
     if values["top_n_sigma"] == -1:  # which is off in llama.cpp
         values["top_n_sigma"] = 0.0
     values |= {

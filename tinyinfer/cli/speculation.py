@@ -38,5 +38,9 @@ def speculation_wish(args: argparse.Namespace) -> Any:
         return None
     if what == "off" or not what:
         raise BadRequest(f"--speculate should be ngram, a form like int4 or a model, found {what!r}", "speculate")
+    for name, whose in (("num_beams", "a beam search"), ("context_shift", "a text that outgrows its context")):
+        if getattr(args, name, None):
+            flag = f"--{name.replace('_', '-')}"
+            raise BadRequest(f"--speculate and {flag} don't go together: {whose} is not drafted", "speculate")
     named = args.speculate == "ngram"
     return {"method": "ngram"} | settings if named else {"model": what} | settings

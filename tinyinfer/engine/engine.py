@@ -94,7 +94,7 @@ class Engine:
         _check("step_tokens", step_tokens, slots, MOST_ROWS)
         if queue is not None:
             _check("queue", queue, 0, None)
-        if not slowdown >= 1:
+        if not isinstance(slowdown, int | float) or not slowdown >= 1:
             raise BadRequest(f"slowdown should be a number from 1, found {slowdown!r}", "slowdown")
         self.llm = llm
         self.slots, self._most_waiting, self._step_tokens = slots, queue, step_tokens
@@ -212,15 +212,20 @@ class Engine:
     ) -> list[Completion]:
         """Answer many prompts; the completions come in the order of the prompts.
 
-        Raises what any of them raises, and `BadRequest` where the engine has other requests, whose events would go.
+        Raises what any of them raises, after which nothing of the others is left, and `BadRequest` where the engine has
+        other requests, whose events would go.
         """
         if self.busy or self._runner:
             raise BadRequest("generate_many needs an engine that has nothing else to do, and no thread of its own")
+        if isinstance(prompts, str | ChatPrompt):  # a text's characters are texts as well
+            raise BadRequest("generate_many takes a list of prompts, found a single one", "prompts")
         if "n" in overrides:
             raise BadRequest("generate_many gives one completion for each prompt; for more, give it more often", "n")
-        wanted = [self.add(prompt, params, **overrides) for prompt in prompts]
+        wanted: list[int] = []
         done: dict[int, Completion] = {}
         try:
+            for prompt in prompts:
+                wanted.append(self.add(prompt, params, **overrides))
             while len(done) < len(wanted):
                 for event in self.step_now(in_no_hurry=True):
                     if event.error and event.id in wanted:
@@ -231,6 +236,7 @@ class Engine:
             for id in wanted:
                 if id not in done:
                     self.cancel(id)
+            self._drop_cancelled()
         return [done[id] for id in wanted]
 
     def step(self) -> list[Event]:

@@ -51,6 +51,8 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, Sequence) or not all(isinstance(text, str) and text for text in found):
         raise BadRequest(f"{name} should be a string or a list of strings, none of them empty, found {value!r}", name)
+    for text in found:
+        _no_half_pair(name, text)
     return tuple(found)
 
 
@@ -136,9 +138,13 @@ def _text(name: str, value: Any, most: int) -> str:
         raise BadRequest(f"{name} should be text of at least one character, found {value!r}", name)
     if len(value) > most:
         raise BadRequest(f"{name} should have at most {most:,} characters, found {len(value):,}", name)
-    if re.search("[\ud800-\udfff]", value):
-        raise BadRequest(f"{name} holds half a surrogate pair, which is no text", name)
+    _no_half_pair(name, value)
     return value
+
+
+def _no_half_pair(name: str, text: str) -> None:
+    if half := re.search("[\ud800-\udfff]", text):
+        raise BadRequest(f"{name} holds half a surrogate pair, {half[0]!r}, which is no text", name)
 
 
 def _float(value: Any) -> float | None:
