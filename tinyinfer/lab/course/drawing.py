@@ -69,6 +69,7 @@ def _bars(axes, drawing: Drawing) -> None:
         places = [names.index(x) + width * (number - (len(drawing.lines) - 1) / 2) for x, _ in points]
         style = {"color": COLOURS[number % 7], "hatch": HATCHES[number % 7], "edgecolor": "white"}
         axes.bar(places, [y for _, y in points], width, label=name, **style)
-    axes.set_xticks(range(len(names)), [str(name) for name in names])
+    turned = 45 if len(names) > 10 else 0  # so that names do not run into each other
+    axes.set_xticks(range(len(names)), [str(name) for name in names], rotation=turned)
     if drawing.log_y:
         axes.set_yscale("log")
