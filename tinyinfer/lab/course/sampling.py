@@ -35,7 +35,7 @@ def measure(setting: Setting) -> Finding:
     says = (
         "Whether the temperature comes before a truncation or after it changes which tokens are kept, for those that "
         "go by probabilities (top-p, min-p, typical), and not for top-k, which goes by rank, nor for top-n-sigma, "
-        "whose width the temperature scales too. Behind a high temperature top-p may keep a large part of the vocabulary "
+        "whose width the temperature scales too. Behind a high temperature top-p may keep a large part of all tokens "
         "and bound nothing, where min-p, which goes by the likeliest token, still cuts. The course says in words that "
         "order changes the kept set; the counts are of this model. Distinct n-grams count variety, not sense: an uncut "
         "hot text has the most of them. A few short texts give only a rough number; --full takes more."
