@@ -22,7 +22,7 @@ def test_normal_float_is_the_engines_where_it_has_the_form():
 
 
 @pytest.mark.parametrize(
-    ("count", "wanted", "layers"), [(24, 2, [0, 23]), (3, 3, [0, 1, 2]), (2, 5, [0, 1]), (1, 2, [0])]
+    ("count", "wanted", "layers"), [(24, 2, [6, 18]), (3, 3, [0, 1, 2]), (2, 5, [0, 1]), (1, 2, [0])]
 )
 def test_some_layers(count: int, wanted: int, layers: list[int]):
     assert some_layers(count, wanted) == layers

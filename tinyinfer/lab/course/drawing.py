@@ -78,7 +78,8 @@ def _bars(axes, drawing: Drawing) -> None:
         bars = axes.barh if drawing.lying else axes.bar
         bars(places, [y for _, y in points], width, label=name, **style)
     names_on, numbers_on = (axes.yaxis, axes.xaxis) if drawing.lying else (axes.xaxis, axes.yaxis)
-    names_on.set_ticks(range(len(names)), [str(name) for name in names])
+    turned = 45 if len(names) > 10 and not drawing.lying else 0  # so that names do not run into each other
+    names_on.set_ticks(range(len(names)), [str(name) for name in names], rotation=turned)
     if drawing.lying:
         axes.invert_yaxis()
     if drawing.log_x if drawing.lying else drawing.log_y:

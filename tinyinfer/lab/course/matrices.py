@@ -10,8 +10,9 @@ from ...model.tensors import ModelTensors, floats
 
 
 def some_layers(count: int, wanted: int) -> list[int]:
-    """At most `wanted` of `count` layers, from the first to the last, evenly spread."""
-    return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(int)).tolist()
+    """At most `wanted` of `count` layers: the middles of as many equal parts, as those at the ends are unlike."""
+    parts = min(wanted, count)
+    return [(2 * part + 1) * count // (2 * parts) for part in range(parts)]
 
 
 def projections(tensors: ModelTensors, layers: list[int]) -> Iterator[tuple[str, np.ndarray]]:

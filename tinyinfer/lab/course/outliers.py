@@ -21,7 +21,7 @@ TEXT = (
     "A bridge is tested before anyone may cross it. First the engineers drive empty trucks onto it, then loaded ones, "
     "and measure how far each beam bends. What they fear most is not the weight that everybody expects, but the one "
     "beam that carries ten times its share. If it fails, all the others follow, however strong they are, since none of "
-    "them was made for the load that is left to it."
+    "them was made for the load that is left to it. So they look for that beam, and then they look for the next one."
 )
 TOKENS = 84  # as many as the course's prompt has
 TAKEN_OUT = 4

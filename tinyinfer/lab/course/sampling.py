@@ -35,16 +35,17 @@ def measure(setting: Setting) -> Finding:
     says = (
         "Whether the temperature comes before a truncation or after it changes which tokens are kept, for those that "
         "go by probabilities (top-p, min-p, typical), and not for top-k, which goes by rank, nor for top-n-sigma, "
-        "whose width the temperature scales too. The course says so in words; the counts are of this model. Hot and "
-        "uncut texts are varied because they are nonsense, cold ones repeat themselves, and a truncation lets a high "
-        "temperature vary without falling apart."
+        "whose width the temperature scales too. Behind a high temperature top-p may keep a large part of all tokens "
+        "and bound nothing, where min-p, which goes by the likeliest token, still cuts. The course says in words that "
+        "order changes the kept set; the counts are of this model. Distinct n-grams count variety, not sense: an uncut "
+        "hot text has the most of them. A few short texts give only a rough number; --full takes more."
     )
     tables = [
         Table("tokens kept after one prompt, by which comes first", ORDER_COLUMNS, _orders(logits)),
         Table(f"{texts} texts of {tokens} tokens each", GRID_COLUMNS, grid),
     ]
     lines = {cut: [(row[1], row[3]) for row in grid if row[0] == cut] for cut in GRID}
-    title = "Temperature brings variety, truncation bounds it"
+    title = "Temperature brings variety, truncation takes some of it"
     return Finding(tables, says, [Drawing(title, "temperature", "distinct pairs of tokens / all", lines)])
 
 

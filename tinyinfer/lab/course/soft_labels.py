@@ -46,11 +46,11 @@ def measure(setting: Setting) -> Finding:
         "weights, has another first ratio; the square root holds for all."
     )
     lines = {
-        f"temperature {value:g}": [(name, row[at]) for name, row in zip(named, shares, strict=True)]
+        f"temperature {value:g}": [(name, row[at] / shares[0][at]) for name, row in zip(named, shares, strict=True)]
         for at, value in enumerate(TEMPERATURES, 1)
     }
     title = "A higher temperature shows what stands behind the first"
-    return Finding(tables, says, [Drawing(title, "next token", "probability", lines, bars=True)])
+    return Finding(tables, says, [Drawing(title, "next token", "probability, of the likeliest's", lines, bars=True)])
 
 
 def _ratios(tokens: Candidates, best: np.ndarray, named: list[str], cold: np.ndarray, warm: np.ndarray) -> Table:
