@@ -10,8 +10,9 @@ ids may part where the two likeliest tokens are that near each other. They nowhe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,20 @@ def each_prompt(chosen: Callable[[str, int], bool] = lambda name, index: True) -
 EXACT = {"smollm2": "smollm2_folder", "qwen": "qwen_gguf"}
 
 
-@pytest.fixture(scope="module")
+@lru_cache(maxsize=2)
+def exact(path: Path) -> tinyinfer.LLM:
+    return tinyinfer.load(path, activations="f32", kv_dtype="float32")
+
+
+@pytest.fixture
 def llm(request: pytest.FixtureRequest) -> tinyinfer.LLM:
-    return tinyinfer.load(request.getfixturevalue(EXACT[request.param]), activations="f32", kv_dtype="float32")
+    return exact(request.getfixturevalue(EXACT[request.param]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _weights_are_let_go() -> Iterator[None]:
+    yield
+    exact.cache_clear()
 
 
 on_smollm2 = pytest.mark.parametrize("llm", ["smollm2"], indirect=True)
