@@ -82,6 +82,11 @@ class BlockPool:
         return len(self._idle)
 
     @property
+    def num_used(self) -> int:
+        """How many blocks belong to sequences."""
+        return self.num_blocks - self.num_free - self.num_idle
+
+    @property
     def num_available(self) -> int | None:
         """How many blocks `allocate` could give now; None where nothing limits them."""
         if self.most_blocks is None:

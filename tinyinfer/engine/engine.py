@@ -111,27 +111,12 @@ class Engine:
         self._steps = self._run_tokens = self._new_tokens = self._preemptions = 0
         self._prompt_tokens = self._cached_tokens = 0
 
-    def add(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        n: int = 1,
-        adapters: Wish = None,
-        priority: int = 0,
-        graphemes: bool = False,
-        speculate: Any = None,
-        **overrides: Any,
-    ) -> int:
-        """Take a request, text, ids or what `LLM.chat_prompt` gives, and give its number, which its events carry.
+    def add(self, prompt: Prompt, params: SamplingParams | None = None, **how: Any) -> int:
+        """Take a request, as `prepare` does, and give its number, which its events carry.
 
-        n: so many answers, with the seed, the seed + 1, and so on; the prompt is run once. priority: the lower goes
-        first. graphemes, speculate: as in `LLM.stream`; a text is drafted while it is alone in its steps, since rows of
-        others, which are sure to count, fill them as well as drafts. Raises as `LLM.stream` does, and `QueueFull` where
-        too many wait.
+        Raises as `prepare` does, and `QueueFull` where too many wait.
         """
-        how = {"n": n, "adapters": adapters, "priority": priority, "graphemes": graphemes, "speculate": speculate}
-        request = self.prepare(prompt, params, **how, **overrides)
+        request = self.prepare(prompt, params, **how)
         self.enqueue([request])
         return request.id
 
@@ -147,7 +132,13 @@ class Engine:
         speculate: Any = None,
         **overrides: Any,
     ) -> Request:
-        """All of `add` that takes time, tokenizing among it: a request for `enqueue`, which holds nobody up."""
+        """All of `add` that takes time, tokenizing among it: a request for `enqueue`, which holds nobody up.
+
+        prompt: text, ids or what `LLM.chat_prompt` gives. n: so many answers, with the seed, the seed + 1, and so on;
+        the prompt is run once. priority: the lower goes first. graphemes, speculate: as in `LLM.stream`; a text is
+        drafted while it is alone in its steps, since rows of others, which are sure to count, fill them as well as
+        drafts. `overrides` are fields of SamplingParams. Raises as `LLM.stream` does.
+        """
         llm = self.llm
         _check("n", n, 1, None)
         if type(priority) is not int:
@@ -195,16 +186,15 @@ class Engine:
     @property
     def load(self) -> Load:
         """What the engine is doing now, and what it has done."""
-        pool = max(self._cache.pools, key=lambda pool: pool.num_blocks - pool.num_free - pool.num_idle)
-        used = pool.num_blocks - pool.num_free - pool.num_idle
+        pool = max(self._cache.pools, key=lambda pool: pool.num_used)
         tables = (request.held.sequence.tables[self._cache.pools.index(pool)] for request in list(self._running))
         held = sum(len(table.blocks) for table in tables) * self._cache.block_size
         filled = sum(request.held.sequence.length for request in list(self._running)) if pool.window is None else held
         evicted = self._prefixes.counts.evicted_blocks if self._prefixes else 0
         return Load(
-            len(self._running), len(self._waiting), used, pool.num_idle, pool.most_blocks, max(held - filled, 0),
-            self._cache.nbytes, self._steps, self._run_tokens, self._new_tokens, self._prompt_tokens,
-            self._cached_tokens, evicted, self._preemptions,
+            len(self._running), len(self._waiting), pool.num_used, pool.num_idle, pool.most_blocks,
+            max(held - filled, 0), self._cache.nbytes, self._steps, self._run_tokens, self._new_tokens,
+            self._prompt_tokens, self._cached_tokens, evicted, self._preemptions,
         )  # fmt: skip
 
     def generate_many(

@@ -86,8 +86,7 @@ class Request:
     @property
     def drafts(self) -> bool:
         """Whether its next step may be a draft: there are blocks for the longest, in any form."""
-        room = self.held.sequence.has_room(DRAFT_ROOM)
-        return self.speculation is not None and self.decodes and room
+        return self.speculation is not None and self.decodes and self.held.sequence.has_room(DRAFT_ROOM)
 
     @property
     def reads_prompt(self) -> bool:
