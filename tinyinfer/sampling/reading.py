@@ -91,7 +91,9 @@ def _nucleus(values: np.ndarray, p: float, temperature: float) -> np.ndarray:
     Tokens of no more than (1 - p) / n of all mass have no more than 1 - p of it together: the others hold p.
     """
     top = values.max()
-    mass = np.exp((values - top) / np.float32(temperature))
+    mass = values - top
+    mass /= np.float32(temperature)
+    np.exp(mass, out=mass)
     total = mass.sum(dtype=np.float64)
     few = np.flatnonzero(mass > (1 - p) * total / len(mass) * (1 - SURE))
     logits = values[few].astype(np.float64)
