@@ -16,12 +16,8 @@ def measure(setting: Setting) -> Finding:
     prefill = [one for one in report.measurements if one.phase == "prefill"]
     decode = [one for one in report.measurements if one.phase == "decode"]
     return Finding(
-        [_prefill(report, prefill), _decode(report, decode)],
-        "A step of decoding reads all weights for one token, so its time is that of reading memory and hardly changes "
-        "with the context, until keys and values are as many bytes as the weights. A prompt reads them once for all "
-        "of its tokens: the time of a token falls until the processor can multiply no faster, then it is flat. Here "
-        "that is reached sooner than in the course's NumPy engine, whose every call had a cost of its own that more "
-        "tokens shared.",
+        [_prefill(report, prefill), _decode(report, decode), _against_course(prefill, decode)],
+        _says(prefill, decode),
         [_drawing(prefill, decode)],
     )
 
@@ -29,6 +25,38 @@ def measure(setting: Setting) -> Finding:
 def _milliseconds(one: Measurement) -> float:
     """A token."""
     return 1000 / one.tokens_per_second.median
+
+
+def _against_course(prefill: list[Measurement], decode: list[Measurement]) -> Table:
+    best = min(map(_milliseconds, prefill))
+    rows = [
+        ("a prompt's token, the shortest prompt / the best", _milliseconds(prefill[0]) / best, "falls"),
+        ("the longest prompt / the best", _milliseconds(prefill[-1]) / best, "flattens"),
+        ("a step of decoding, the longest context / the shortest", _milliseconds(decode[-1]) / _milliseconds(decode[0]),
+         "hardly changes"),
+    ]  # fmt: skip
+    return Table("times as long", ("", "here", "course"), rows)
+
+
+def _says(prefill: list[Measurement], decode: list[Measurement]) -> str:
+    best, first = min(prefill, key=_milliseconds), prefill[0]
+    slower, read = (
+        values[-1] / values[0] - 1
+        for values in ([_milliseconds(one) for one in decode], [one.bytes_per_token for one in decode])
+    )
+    falls = _milliseconds(first) / _milliseconds(best)
+    soon = (
+        f"falls to {1 / falls:.0%} of that at {best.tokens:,} tokens"
+        if falls > 2
+        else f"falls by {1 - 1 / falls:.0%} up to {best.tokens:,} tokens, less than in the course, as the kernels take "
+        "several tokens for each weight that they read from the first on and have no cost of a call to share"
+    )
+    return (
+        "A prompt reads the weights once for all of its tokens, so that it is bound by multiplying, and a step of "
+        f"decoding reads them for one token. From {first.tokens} tokens on, a prompt's token {soon}; what it takes "
+        f"more in long prompts is attention. A step behind {decode[-1].depth:,} tokens takes {slower:+.0%} beside one "
+        f"behind {decode[0].depth}, and reads {read:+.0%} bytes, those of keys and values."
+    )
 
 
 def _prefill(report: Report, measured: list[Measurement]) -> Table:
