@@ -67,8 +67,8 @@ def _says(waste: Sequence[tuple], hits: Sequence[tuple]) -> str:
         f"({COURSE_WASTE} in the course), as most texts are short; in this engine's blocks of {size} tokens it is "
         f"{part:.0%}, since only the last one of a text is not full. A prompt is found again up to the first token "
         f"that differs, so what varies belongs at the end: {after:.0%} is found with the time after the tools, and "
-        f"{first:.0%} with it at the beginning. Keys of JSON that come in another order each time make {unstable:.0%} "
-        f"of the {after:.0%}, and no error shows it."
+        f"{first:.0%} with it at the beginning. Keys of JSON that come in another order each time bring that "
+        f"{after:.0%} down to {unstable:.0%}, and no error shows it."
     )
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...checkpoint.safetensors import FLOAT_DTYPES
-from ...quant import bits_per_weight, dequantize, nf4, quantize, relative_error
+from ...quant import FORMS, bits_per_weight, dequantize, nf4, quantize, relative_error
 from ...quant.study import absmax, absmax_groups
 from ..cost import weight_forms
 from .finding import Drawing, Finding, Table
@@ -122,7 +121,7 @@ def _says(rows: list[tuple], apart: Table, form: str, some: bool) -> str:
     stored = (
         f"this model's are {form}, so that 4 bits round anew what lies on a grid already, and change nothing where the "
         "grid is the same"
-        if form not in FLOAT_DTYPES
+        if form in FORMS
         else f"this model's are {form}, and what training made of them is another model's"
     )
     return (

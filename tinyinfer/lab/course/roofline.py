@@ -56,7 +56,9 @@ def measure(setting: Setting) -> Finding:
 
 
 def _says(passes: dict[str, list[Operation]], limits: Limits | None) -> str:
-    prompt, step = ([one.intensity for one in done if one.name != "attention"] for done in passes.values())
+    prompt, step = ({one.name: one.intensity for one in done if one.name != "attention"} for done in passes.values())
+    del prompt["head"]  # which runs for the last token alone
+    prompt, step = prompt.values(), step.values()
     if limits is None:
         where = "Without compiled kernels there is no limit to measure"
     else:
@@ -69,9 +71,9 @@ def _says(passes: dict[str, list[Operation]], limits: Limits | None) -> str:
         )
     return (
         "Decoding reads every weight for one multiplication, whatever the machine: 1 FLOP a byte with weights of 16 "
-        f"bits, 2 with 8, and here {min(step):.2g} to {max(step):.2g}, where the course has {COURSE_DECODE}. A prompt "
-        f"uses each weight for all of its tokens, which makes {min(prompt):,.3g} to {max(prompt):,.3g}, and is why its "
-        f"token costs less than an answer's. {where}."
+        f"bits, 2 with 8, more with fewer, and here {min(step):.2g} to {max(step):.2g}, where the course has "
+        f"{COURSE_DECODE}. A prompt uses each weight for all of its tokens, which makes {min(prompt):,.3g} to "
+        f"{max(prompt):,.3g}, and is why its token costs less than an answer's. {where}."
     )
 
 

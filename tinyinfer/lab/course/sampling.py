@@ -37,12 +37,12 @@ def measure(setting: Setting) -> Finding:
         Table("tokens kept after one prompt, by which comes first", ORDER_COLUMNS, orders),
         Table(f"{texts} texts of {tokens} tokens each", GRID_COLUMNS, grid),
     ]
-    lines = {cut: [(row[1], row[3]) for row in grid if row[0] == cut] for cut in GRID}
+    lines = {cut: [(row[1], row[2]) for row in grid if row[0] == cut] for cut in GRID}
     title = "Temperature brings variety, truncation takes some of it"
     return Finding(
         tables,
         _says(orders, grid, len(logits)),
-        [Drawing(title, "temperature", "distinct pairs of tokens / all", lines)],
+        [Drawing(title, "temperature", "distinct tokens / all", lines)],
     )
 
 
@@ -51,13 +51,13 @@ def _says(orders: list[tuple], grid: list[tuple], vocab: int) -> str:
     still = [name for name in CUTS if name not in moved and name != "none"]
     kept = {(name, temperature): first for name, temperature, first, *_ in orders}
     hot = max(TEMPERATURES)
-    uncut, cut = (next(row[3] for row in grid if row[:2] == (name, hot)) for name in ("none", "min-p 0.1"))
+    uncut, cut = (next(row[2] for row in grid if row[:2] == (name, hot)) for name in ("none", "min-p 0.1"))
     changed = f"of {', '.join(moved)}, which go by probabilities," if moved else "of none of these, after this prompt,"
     return (
         f"Whether the temperature comes before a truncation or after it changes the kept set {changed} and not of "
         f"{', '.join(still)}; that order changes it is what the course says. Behind temperature {hot:g} top-p 0.9 "
         f"keeps {kept['top-p 0.9', hot]:,} of {vocab:,} tokens and min-p 0.1, which goes by the likeliest, "
-        f"{kept['min-p 0.1', hot]:,}. Distinct pairs count variety, not sense, {uncut:.0%} of all in hot texts uncut "
+        f"{kept['min-p 0.1', hot]:,}. Distinct tokens count variety, not sense, {uncut:.0%} of all in hot texts uncut "
         f"and {cut:.0%} with min-p, and a few short texts give only a rough number."
     )
 

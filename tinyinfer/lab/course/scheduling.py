@@ -263,4 +263,4 @@ def _drawing(simulated: Found) -> Drawing:
         for points, served in zip(lines.values(), ways, strict=True):
             points.append((name.replace(", ", ",\n"), served.latency))
     title = "A batch that waits for its longest makes everybody wait"
-    return Drawing(title, "requests come", "mean latency, seconds", lines, log_y=True, bars=True)
+    return Drawing(title, "requests come", "mean latency, seconds", lines, bars=True)

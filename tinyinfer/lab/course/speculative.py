@@ -6,6 +6,8 @@ Leviathan et al., https://arxiv.org/abs/2211.17192: with k drafted tokens, each 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from ...lab.speculation import PROMPTS
 from ...speculative.speculation import Speculated
 from .finding import Drawing, Finding, Table
@@ -29,27 +31,27 @@ def measure(setting: Setting) -> Finding:
 
 
 def _says(counted: Table) -> str:
-    drafted = [row for row in counted.rows if row[4] is not None]
-    texts = {"n-grams": "N-grams, which cost nothing", "itself in int4": "The model itself in int4"}
     told = []
-    for what, name in texts.items():
-        rows = [row for row in drafted if row[0] == what]
-        if rows:
-            right, speed = ([row[at] for row in rows if row[at] is not None] for at in (4, 7))
-            gains = f" and made it {_span(speed, '.2f')} times as fast" if speed else ""
-            told.append(f"{name}, was right {_span(right, '.0%')} of the time{gains}")
-    measured = "; ".join(told) or "Nothing was drafted"
-    apart = max((abs(row[5] - row[6]) for row in drafted), default=0.0)
+    for what, name in (("n-grams", "N-grams were"), ("itself in int4", "the model itself in int4 was")):
+        found = [row[3:] for row in counted.rows if row[0] == what and row[4] is not None]
+        if found:
+            _, right, _, _, cost, _, measured = zip(*found, strict=True)
+            same = " (it is stored so)" if min(right) == 1 else ""
+            told.append(
+                f"{name} right {_span(right, '.0%')} of the time{same}, at {_span(cost, '.2g')} plain steps a pass, "
+                f"which is {_span(measured, '.2f')} times as fast"
+            )
+    apart = max((abs(row[5] - row[6]) for row in counted.rows if row[4] is not None), default=0.0)
     return (
         "A pass over drafted tokens costs little more than a step while memory is what bounds it, so right drafts are "
         "nearly free and wrong ones are not: by the formula 8 tokens that are right 90 % of the time gain "
-        f"{expected_speedup(0.9, 8):.2f} times, and 30 % lose. {measured}; a model that costs nearly a step for each "
-        "token can't gain, which is why a draft should be a much smaller one. The formula takes every draft for "
-        f"equally likely to be right, and what is counted here is up to {apart:.2g} tokens a pass from it."
+        f"{expected_speedup(0.9, 8):.2f} times, and at 30 % they lose. {'; '.join(told) or 'Nothing was drafted'}: a "
+        "draft should cost nothing or be a much smaller model. The formula takes every draft for equally likely to be "
+        f"right, and what is counted here is up to {apart:.2g} tokens a pass from it."
     )
 
 
-def _span(values: list[float], form: str) -> str:
+def _span(values: Sequence[float], form: str) -> str:
     low, high = format(min(values), form), format(max(values), form)
     return low if low == high else f"{low} to {high}"
 
@@ -80,28 +82,36 @@ def _formula() -> Table:
     return Table(f"what to expect, where a drafted token costs {DRAFT_COST:g} of a step", columns, rows, 0)
 
 
-def _drafted(setting: Setting):
-    """Who drafted what, how far, and what came of it."""
+def _drafted(setting: Setting) -> Iterator[tuple[str, str, int, Speculated, float]]:
+    """Who drafted what, how far, what came of it, and the plain steps that a second had, for the same text."""
     llm, tokens = setting.llm, 128 if setting.full else 48
     texts = PROMPTS if setting.text is None else {"the text given": setting.text}
-    for what, wish in DRAFTERS.items():
-        for drafted in LENGTHS[1:] if setting.full else LENGTHS[2:3]:
-            whole = {**wish, "num_speculative_tokens": drafted, "adaptive": False}
-            for name, prompt in texts.items():
-                setting.say(f"{what}, {name}, {drafted} at once")
-                done = llm.generate(prompt, max_tokens=tokens, ignore_eos=True, temperature=0, speculate=whole)
-                yield what, name, drafted, done.speculation
+    greedy = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+    for name, prompt in texts.items():
+        setting.say(f"{name}, without drafts")
+        plain = llm.generate(prompt, speculate="off", **greedy).timings.decode_tokens_per_second
+        for what, wish in DRAFTERS.items():
+            for drafted in LENGTHS[1:] if setting.full else LENGTHS[2:3]:
+                whole = {**wish, "num_speculative_tokens": drafted, "adaptive": False}
+                setting.say(f"{name}, {what}, {drafted} at once")
+                yield what, name, drafted, llm.generate(prompt, speculate=whole, **greedy).speculation, plain
 
 
-def _counted(found: list[tuple[str, str, int, Speculated]]) -> Table:
+def _counted(found: list[tuple[str, str, int, Speculated, float]]) -> Table:
     rows = []
-    for what, name, drafted, done in found:
+    for what, name, drafted, done, plain in sorted(found, key=lambda one: list(DRAFTERS).index(one[0])):
         per_draft = done.proposed / done.drafts if done.drafts else 0
         expected = None if done.alpha is None else expected_tokens(done.alpha, per_draft)
         passes = done.tokens - (done.steps - done.drafts)  # of passes that verified something
         counted = passes / done.drafts if done.drafts else None
-        rows.append((what, name, drafted, per_draft, done.alpha, expected, counted, done.speedup))
-    columns = ("draft", "text", "at most", "drafted", "right", "tokens a pass, expected", "counted", "speed-up")
+        cost = done.seconds / done.steps * plain
+        predicted = None if expected is None else expected / cost
+        measured = done.tokens / done.seconds / plain
+        rows.append((what, name, drafted, per_draft, done.alpha, expected, counted, cost, predicted, measured))
+    columns = (
+        "draft", "text", "at most", "drafted", "right", "tokens a pass, expected", "counted", "a pass, in plain steps",
+        "speed-up, predicted", "measured",
+    )  # fmt: skip
     return Table("greedy, drafts of one length whatever they gain", columns, rows, 2)
 
 

@@ -69,14 +69,16 @@ def measure(setting: Setting) -> Finding:
 
 def _says(model: str, rows: list[tuple]) -> str:
     times = {text: times for name, text, *_, times, _ in rows if name == model and text in SCRIPTS}
+    twice = sum(ratio >= 2 for ratio in times.values())
     emoji = next(row[6] for row in rows if row[:2] == (model, "emoji"))
     dear, cheap = (pick(times, key=times.__getitem__) for pick in (max, min))
     return (
-        "A tokenizer is thrifty with what it was trained on: beside English the same sentence costs this model "
-        f"{times[cheap]:.2g} times as many tokens in {cheap} and {times[dear]:.2g} times in {dear}, by which contexts "
-        "are shorter and answers slower there; the course has 2 to 4 times for other scripts. One visible character "
-        f"of an emoji or of an Indic script is several characters, and an emoji is {emoji:.2g} tokens here. A word "
-        "after a space is often another token than the word alone, so a prompt should not end in a space."
+        "A tokenizer is thrifty with what it was trained on, and a text in a script that it saw little of fills "
+        f"contexts sooner: beside English the same sentence costs this model {times[cheap]:.2g} times as many tokens "
+        f"in {cheap} and {times[dear]:.2g} times in {dear}, and {twice} of {len(times)} other scripts cost the "
+        "course's 2 to 4 times or more. One visible character of an emoji or of an Indic script is several "
+        f"characters, and an emoji is {emoji:.2g} tokens here. A word after a space is often another token than the "
+        "word alone, so a prompt should not end in a space."
     )
 
 

@@ -83,7 +83,7 @@ def _says(stages: list[Stage]) -> str:
     steps = "" if step is None else f", then {1000 * step:.3g} ms for each further token"
     return (
         f"The course's ten arrows, from a question to characters and round again, are {len(stages)} stages here, of "
-        f"whose time forward passes take {passes / whole:.0%}: all else, template, tokenizer, sampling and decoder, "
+        f"whose time forward passes take {passes / whole:.1%}: all else, template, tokenizer, sampling and decoder, "
         f"takes {1000 * (whole - passes):.3g} ms. A reader waits {1000 * (prompt + head):.3g} ms for the "
         f"prompt{steps}. The head, a product with the whole vocabulary, is done for the last token of the prompt "
         "alone."
