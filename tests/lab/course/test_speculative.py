@@ -34,4 +34,5 @@ def test_what_is_counted(tmp_path: Path):
     row = table.rows[0]
     assert row[3] == done.proposed / done.drafts
     assert row[4] == done.alpha
+    assert row[8] == pytest.approx(row[5] / row[7])
     assert row[6] == pytest.approx(1 + done.accepted / done.drafts, abs=1 / done.drafts)

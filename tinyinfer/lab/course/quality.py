@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from importlib import resources
 
 import numpy as np
@@ -163,8 +163,7 @@ def knows(llm: LLM, begins: str, goes_on: str, penalty: float) -> bool:
 
 
 def _drawing(rows: list[tuple]) -> Drawing:
-    shorter = {", ": "\n", "a scale a ": "", "'s ": "'s\n"}
-    names = [reduce(lambda name, pair: name.replace(*pair), shorter.items(), row[0]) for row in rows]
+    names = (row[0].replace(", ", "\n").replace("a scale a ", "").replace("'s ", "'s\n") for row in rows)
     lines = {"perplexity": [(name, row[1]) for name, row in zip(names, rows, strict=True)]}
     return Drawing("What 8 and 4 bits make of perplexity, by how they are chosen", "weights", "perplexity", lines,
                    log_y=True, bars=True)  # fmt: skip
