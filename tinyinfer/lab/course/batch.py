@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..bench import STEPS, Measurement, Plan, Report, bench
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 from .workload import random_ids
 
@@ -28,7 +28,7 @@ def measure(setting: Setting) -> Finding:
 def _says(report: Report, measured: tuple[Measurement, ...]) -> str:
     last, (throughput, latency) = measured[-1], _times(measured[-1], measured[0])
     where = knee(report, measured[0])
-    lies = "" if where is None else f", here at {where:.2g} sequences"
+    lies = "" if where is None else f", here at {shown(where)} sequences"
     sixteen = next((one for one in measured if one.sequences == 16), None)
     beside = ""
     if sixteen is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cached_sequence import CachedSequence
 from ...sampling.candidates import likeliest
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 from .workload import random_ids
 
@@ -69,8 +69,8 @@ def _says(kept: list[float], anew: list[float], same: int) -> str:
         else f"{same} of {NEW} tokens are the same both ways: two that are nearly as likely changed places"
     )
     return (
-        f"{tokens}. With the cache a step takes {1000 * step:.3g} ms however long the text is; without it each runs "
-        f"the whole text again, and the last takes {1000 * anew[-1]:.3g} ms. In all that is "
+        f"{tokens}. With the cache a step takes {shown(1000 * step)} ms however long the text is; without it each runs "
+        f"the whole text again, and the last takes {shown(1000 * anew[-1])} ms. In all that is "
         f"{sum(anew) / sum(kept):.3g} times as long, where the course has about {COURSE_TIMES}: it goes by what a "
         f"prompt's token costs beside a step, {token / step:.2f} of one here and {COURSE_PREFILL / COURSE_STEP:.2f} "
         "there."

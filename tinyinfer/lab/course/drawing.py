@@ -64,7 +64,8 @@ def _lines(axes, drawing: Drawing) -> None:
         )
     if drawing.log_x:
         axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:,g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
     if drawing.log_y:
         axes.set_yscale("log")
         _write_plainly(axes.yaxis)
@@ -79,6 +80,7 @@ def _bars(axes, drawing: Drawing) -> None:
         bars = axes.barh if drawing.lying else axes.bar
         bars(places, [y for _, y in points], width, label=name, **style)
     names_on, numbers_on = (axes.yaxis, axes.xaxis) if drawing.lying else (axes.xaxis, axes.yaxis)
+    numbers_on.set_major_formatter("{x:,g}")
     names_on.set_ticks(range(len(names)), [str(name) for name in names])
     if len(names) > 10 and not drawing.lying:  # so that names do not run into each other
         axes.tick_params("x", rotation=45)

@@ -14,7 +14,7 @@ import numpy as np
 from ...quant import relative_error
 from ...quant.study import absmax, absmax_groups
 from ..inputs import LayerInputs, layer_inputs
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 TEXT = (
@@ -53,7 +53,7 @@ def _says(largest: np.ndarray, worst: int, levels: Table, cures: Table) -> str:
     integers = [name for name, product in CURES.items() if product not in (scale_a_dimension, decomposed)]
     best = min(integers, key=errors.__getitem__)
     return (
-        f"After {worst} layers dimension {sizes.argmax()} reaches {sizes.max():,.4g}, "
+        f"After {worst} layers dimension {sizes.argmax()} reaches {shown(float(sizes.max()))}, "
         f"{sizes.max() / np.median(sizes):,.0f} times the median one, and it is the largest after "
         f"{tops.count(int(sizes.argmax()))} of {len(tops) - 1} layers: one scale for all then leaves {used} of int8's "
         f"256 levels in use, {used_without} without the top {TAKEN_OUT}, and makes {zero:.0%} of the numbers zero. A "

@@ -17,7 +17,7 @@ from ...model.tensors import floats
 from ...quant import Form
 from ...quant.study import absmax, absmax_groups
 from .. import perplexity
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 Made = Callable[[Checkpoint], Checkpoint]
@@ -111,14 +111,14 @@ def _says(rows: list[tuple], facts: list[tuple]) -> str:
     right = [row[2] for row in facts if row[0] not in (TENSOR, "4 bits, a scale a row")]
     broken = next(row[2] for row in facts if row[0] == TENSOR)
     return (
-        f"8 bits with a scale a row give {eight:.4g} beside the stored {stored:.4g}, which "
+        f"8 bits with a scale a row give {shown(eight)} beside the stored {shown(stored)}, which "
         f"{'can' if told else 'can not'} be told apart on this text by the intervals, and nor can the course's 22.96 "
-        f"and 23.08; 4 bits with one scale a tensor give {tensor:,.3g}, and with NF4's levels and blocks {nf4:.4g}. "
-        "What is stored is not exact where a model was quantized when it was published, and other text, tokenizers "
-        "and models have other perplexities (the course's are Qwen2.5-0.5B's), so that only ratios can be compared. "
-        f"{len(FACTS)} facts tell a broken model, with {broken} right, from whole ones, with {min(right)} to "
-        f"{max(right)}, and nothing finer; a repetition penalty forbids repeating the question's words, and so "
-        "changes answers by itself."
+        f"and 23.08; 4 bits with one scale a tensor give {shown(tensor)}, and with NF4's levels and blocks "
+        f"{shown(nf4)}. What is stored is not exact where a model was quantized when it was published, and other "
+        "text, tokenizers and models have other perplexities (the course's are Qwen2.5-0.5B's), so that only ratios "
+        f"can be compared. {len(FACTS)} facts tell a broken model, with {broken} right, from whole ones, with "
+        f"{min(right)} to {max(right)}, and nothing finer; a repetition penalty forbids repeating the question's "
+        "words, and so changes answers by itself."
     )
 
 

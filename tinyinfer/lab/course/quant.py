@@ -62,7 +62,9 @@ def measure(setting: Setting) -> Finding:
     columns = ("scheme", "bits a weight", "mean error", "worst error", "course", "course, worst")
     title = f"relative error of {len(tails)} matrices, layers {', '.join(map(str, layers))}"
     apart = _apart(rows)
-    says = _says(rows, apart, next(iter(weight_forms(tensors))), len(layers) < len(tensors.layers))
+    says = _says(
+        rows, apart, [form for form in weight_forms(tensors) if form in FORMS], len(layers) < len(tensors.layers)
+    )
     return Finding([Table(title, columns, rows), apart, _tails(tails)], says, [_drawing(rows), _far(shares)])
 
 
@@ -113,16 +115,16 @@ def _beyond(weight: np.ndarray) -> list[tuple[float, float]]:
     return [(t, 1 - np.searchsorted(sizes, t) / sizes.size) for t in np.geomspace(0.5, sizes[-1], 24).tolist()[:-1]]
 
 
-def _says(rows: list[tuple], apart: Table, form: str, some: bool) -> str:
-    """`form` is what most of the weights are stored in; `some`: only some of the layers were measured."""
+def _says(rows: list[tuple], apart: Table, forms: list[str], some: bool) -> str:
+    """`forms` are those that the weights are stored in, none of floats; `some`: only some layers were measured."""
     by_name = {row[0]: row for row in rows}
     tensor, groups = by_name["4 bits, a scale a tensor"], by_name["4 bits, groups of 128"]
     (_, wide, _, _), (_, fine, both, levels) = apart.rows
     stored = (
-        f"this model's are {form}, so that 4 bits round anew what lies on a grid already, and change nothing where the "
-        "grid is the same"
-        if form in FORMS
-        else f"this model's are {form}, and what training made of them is another model's"
+        f"this model is stored as {', '.join(forms)}, so that 4 bits round anew what lies on a grid already, and "
+        "change nothing where the grid is the same"
+        if forms
+        else "this model's floats are what its own training made of them"
     )
     return (
         "One far weight sets the step for all that share its scale: with one scale a tensor 4 bits are "

@@ -15,7 +15,7 @@ from ...model.footprint import kv_bytes_per_token
 from ...model.tensors import ModelTensors
 from ..bench import Limits, Measurement, Plan, bench
 from ..cost import tensor_bytes
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 PREFILL, DEPTH = 128, 512
@@ -72,8 +72,8 @@ def _says(passes: dict[str, list[Operation]], limits: Limits | None) -> str:
     return (
         "Decoding reads every weight for one multiplication, whatever the machine: 1 FLOP a byte with weights of 16 "
         f"bits, 2 with 8, more with fewer, and here {min(step):.2g} to {max(step):.2g}, where the course has "
-        f"{COURSE_DECODE}. A prompt uses each weight for all of its tokens, which makes {min(prompt):,.3g} to "
-        f"{max(prompt):,.3g}, and is why its token costs less than an answer's. {where}."
+        f"{COURSE_DECODE}. A prompt uses each weight for all of its tokens, which makes {shown(min(prompt))} to "
+        f"{shown(max(prompt))}, and is why its token costs less than an answer's. {where}."
     )
 
 

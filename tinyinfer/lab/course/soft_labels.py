@@ -11,7 +11,7 @@ import numpy as np
 
 from ...sampling.candidates import Candidates, candidates, probabilities
 from ...sampling.steps import temperature
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 SENTENCE = "After a long day of rain, the children went outside to play in the"
@@ -42,7 +42,7 @@ def measure(setting: Setting) -> Finding:
     ]  # fmt: skip
     says = (
         "Temperature T raises every ratio of two tokens to the power 1 / T: at 2 the first two's "
-        f"{ratios.rows[0][1]:.3g} becomes its square root, {ratios.rows[0][2]:.3g}, as the course's 2.24 becomes "
+        f"{shown(ratios.rows[0][1])} becomes its square root, {shown(ratios.rows[0][2])}, as the course's 2.24 becomes "
         "1.50, and what was far behind is seen. These shares tell a learner which mistakes are near and which are "
         "far, where the one right token tells it nothing but itself. Another model, or other rounding of its weights, "
         "has another first ratio; the square root holds for all."

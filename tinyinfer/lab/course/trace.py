@@ -16,7 +16,7 @@ from ...model.forward import Chunk
 from ...sampling.sampler import Sampler
 from ...text.stream import StreamDecoder
 from ..timing import in_turn, seconds
-from .finding import Cell, Drawing, Finding, Table
+from .finding import Cell, Drawing, Finding, Table, shown
 from .setting import Setting
 from .workload import random_ids
 
@@ -80,11 +80,11 @@ def _says(stages: list[Stage]) -> str:
     whole, passes = sum(s.seconds for s in stages), sum(s.seconds for s in stages if s.name in PASSES)
     step = next((s.seconds for s in stages if s.name == STEP), None)
     prompt, head = (next(s.seconds for s in stages if s.name == name) for name in PASSES[:2])
-    steps = "" if step is None else f", then {1000 * step:.3g} ms for each further token"
+    steps = "" if step is None else f", then {shown(1000 * step)} ms for each further token"
     return (
         f"The course's ten arrows, from a question to characters and round again, are {len(stages)} stages here, of "
         f"whose time forward passes take {passes / whole:.1%}: all else, template, tokenizer, sampling and decoder, "
-        f"takes {1000 * (whole - passes):.3g} ms. A reader waits {1000 * (prompt + head):.3g} ms for the "
+        f"takes {shown(1000 * (whole - passes))} ms. A reader waits {shown(1000 * (prompt + head))} ms for the "
         f"prompt{steps}. The head, a product with the whole vocabulary, is done for the last token of the prompt "
         "alone."
     )
