@@ -13,6 +13,7 @@ import pytest
 
 from tests.lab.course.tiny_settings import tiny_setting
 from tinyinfer.cli.lab import _record
+from tinyinfer.kernels.tape import use_compiled
 from tinyinfer.lab.course import attention, batch, macs, memory, phases, quant, scheduling
 from tinyinfer.lab.course.catalogue import EXPERIMENTS, experiment
 from tinyinfer.lab.course.drawing import figure_of
@@ -87,7 +88,7 @@ def test_tables_are_whole_and_stand_beside_the_course(finding: tuple[str, Findin
 def test_they_are_json_and_can_be_drawn(finding: tuple[str, Finding]):
     _, found = finding
     assert json.loads(json.dumps(_record(found), allow_nan=False))
-    assert found.drawings
+    assert found.drawings or not use_compiled()  # where NumPy computes, the machine has no limits to draw
     for drawing in found.drawings:
         assert drawing.title
         assert drawing.x
