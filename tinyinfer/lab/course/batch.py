@@ -28,6 +28,7 @@ def measure(setting: Setting) -> Finding:
 def _says(report: Report, measured: tuple[Measurement, ...]) -> str:
     last, (throughput, latency) = measured[-1], _times(measured[-1], measured[0])
     where = knee(report, measured[0])
+    each = measured[0].bytes_per_token / measured[0].multiply_adds_per_token
     lies = "" if where is None else f", here at {shown(where)} sequences"
     sixteen = next((one for one in measured if one.sequences == 16), None)
     beside = ""
@@ -39,8 +40,7 @@ def _says(report: Report, measured: tuple[Measurement, ...]) -> str:
         "A step reads the weights once for all, so that one more sequence is nearly free until multiplying takes as "
         f"long as reading{lies}; from there on it is paid for in full. {last.sequences} sequences give "
         f"{throughput:.3g} times the throughput of one and wait {latency:.3g} times as long for a token. Where the "
-        "knee lies goes by the machine and by how many bytes a weight has, fewer here than the course's floats"
-        f"{beside}."
+        f"knee lies goes by the machine and by the bytes of a weight, {each:.2g} here and floats in the course{beside}."
     )
 
 

@@ -39,23 +39,22 @@ def _against_course(prefill: list[Measurement], decode: list[Measurement]) -> Ta
 
 
 def _says(prefill: list[Measurement], decode: list[Measurement]) -> str:
-    best, first = min(prefill, key=_milliseconds), prefill[0]
-    slower, read = (
-        values[-1] / values[0] - 1
-        for values in ([_milliseconds(one) for one in decode], [one.bytes_per_token for one in decode])
+    first, best, last = prefill[0], min(prefill, key=_milliseconds), prefill[-1]
+    falls, rises = (_milliseconds(one) / _milliseconds(best) for one in (first, last))
+    slower = _milliseconds(decode[-1]) / _milliseconds(decode[0])
+    more = decode[-1].bytes_per_token / decode[0].bytes_per_token
+    why = (
+        "as the kernels take several tokens for each weight that they read and have no cost of a call to share, as the "
+        "course's NumPy engine has"
+        if falls < 2
+        else "by which more tokens share each weight that is read"
     )
-    falls = _milliseconds(first) / _milliseconds(best)
-    soon = (
-        f"falls to {1 / falls:.0%} of that at {best.tokens:,} tokens"
-        if falls > 2
-        else f"falls by {1 - 1 / falls:.0%} up to {best.tokens:,} tokens, less than in the course, as the kernels take "
-        "several tokens for each weight that they read from the first on and have no cost of a call to share"
-    )
+    then = f"; at {last.tokens:,} it is {rises:.2f} times that, with more to look back on" if rises > 1.1 else ""
     return (
-        "A prompt reads the weights once for all of its tokens, so that it is bound by multiplying, and a step of "
-        f"decoding reads them for one token. From {first.tokens} tokens on, a prompt's token {soon}; what it takes "
-        f"more in long prompts is attention. A step behind {decode[-1].depth:,} tokens takes {slower:+.0%} beside one "
-        f"behind {decode[0].depth}, and reads {read:+.0%} bytes, those of keys and values."
+        "A prompt reads the weights once for all of its tokens and is bound by multiplying, a step of decoding reads "
+        f"them for one. A prompt's token falls by {1 - 1 / falls:.0%} from {first.tokens} to {best.tokens:,} tokens, "
+        f"{why}{then}. A step behind {decode[-1].depth:,} tokens takes {slower:.2f} times as long as one behind "
+        f"{decode[0].depth}, and reads {more:.2f} times as many bytes, for the keys and values."
     )
 
 

@@ -112,7 +112,7 @@ def _says(rows: list[tuple], facts: list[tuple]) -> str:
     broken = next(row[2] for row in facts if row[0] == TENSOR)
     return (
         f"8 bits with a scale a row give {shown(eight)} beside the stored {shown(stored)}, which "
-        f"{'can' if told else 'can not'} be told apart on this text by the intervals, and nor can the course's 22.96 "
+        f"{'can' if told else 'cannot'} be told apart on this text by the intervals, and nor can the course's 22.96 "
         f"and 23.08; 4 bits with one scale a tensor give {shown(tensor)}, and with NF4's levels and blocks "
         f"{shown(nf4)}. What is stored is not exact where a model was quantized when it was published, and other "
         "text, tokenizers and models have other perplexities (the course's are Qwen2.5-0.5B's), so that only ratios "
