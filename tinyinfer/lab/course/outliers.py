@@ -56,7 +56,7 @@ def _says(largest: np.ndarray, worst: int, levels: Table, cures: Table) -> str:
         f"After {worst} layers dimension {sizes.argmax()} reaches {shown(float(sizes.max()))}, "
         f"{sizes.max() / np.median(sizes):,.0f} times the median one, and it is the largest after "
         f"{tops.count(int(sizes.argmax()))} of {len(tops) - 1} layers: one scale for all then leaves {used} of int8's "
-        f"256 levels in use, {used_without} without the top {TAKEN_OUT}, and makes {zero:.0%} of the numbers zero. A "
+        f"256 levels in use, {used_without} without the top {TAKEN_OUT}, and makes {zero:.1%} of the numbers zero. A "
         "scale a dimension would cure it but can't stay outside of a product's sum, so the cures set the few apart, "
         f"hand them to the weights, or turn the space until they are spread over all of it: {cures.columns[1]} comes "
         f"out {errors[names[0]]:.2g} off with one scale, and {errors[best]:.2g} with the best that stays in integers, "
