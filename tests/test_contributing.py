@@ -1,7 +1,9 @@
-"""CONTRIBUTING.md shows code that is there; links of the README lead somewhere."""
+"""CONTRIBUTING.md shows code that is there; links of the README lead somewhere, and it names all that there is."""
 
 import re
 from pathlib import Path
+
+from tinyinfer.lab.course.catalogue import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
 FILES = ["tinyinfer/config/families.py", "tinyinfer/model/names.py", "tests/golden/variants/make.py"]
@@ -22,3 +24,9 @@ def test_links_of_the_readme_lead_to_sections_and_files_that_are_there():
     assert len(links) > 20
     inner = [link for link in links if "://" not in link]
     assert [link for link in inner if link not in sections and not (ROOT / link).exists()] == []
+
+
+def test_the_readme_names_every_experiment_and_every_example():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"tinyinfer lab ([a-z-]+)", readme)) - {"all"} == {one.name for one in EXPERIMENTS}
+    assert [path.name for path in (ROOT / "examples").glob("*.py") if f"(examples/{path.name})" not in readme] == []

@@ -1,8 +1,16 @@
-"""What the longer examples reckon, without the engines that they compare with."""
+"""Every example runs, with tiny models under the names of the catalogue; of those that compare, what they reckon.
+
+`soak.py` and `compare_llama_cpp.py` take minutes: of the second its table is tested, the first is a test itself.
+"""
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
+import json
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +18,134 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tests.chain_models import say, write_chain_model
+from tests.chain_models import TEMPLATE, say, script, write_chain_model
 from tests.cli.commands import environment
+from tests.lab.course.tiny_settings import tiny_setting
+from tests.server.served import HELLO, served
+from tinyinfer.config import FAMILIES
+from tinyinfer.model.names import NAMES
 
-COMPARE = Path(__file__).parents[1] / "examples" / "compare_llama_cpp.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+COMPARE, REVIEWS = EXAMPLES / "compare_llama_cpp.py", EXAMPLES / "reviews.csv"
+SMALL, CODER = "smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"  # the names that examples load
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where examples find the models that they name."""
+    monkeypatch.setenv("TINYINFER_HOME", str(tmp_path / "models"))
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Runs an example with arguments and standard input; gives its lines."""
+
+    def run(name: str, *argv: object, typed: str = "") -> list[str]:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, argv)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def reviews() -> list[dict[str, str]]:
+    with REVIEWS.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_hello(home: Path, run):
+    write_chain_model(home / SMALL, say("Hi"))
+    text, speed = run("hello")
+    assert text == "Hi"
+    assert re.fullmatch(r"\d+ tokens a second", speed)
+
+
+def test_stream(home: Path, run):
+    write_chain_model(home / SMALL, say("Hi"))
+    assert run("stream") == ["Hi", "[stop]"]
+
+
+def test_a_chat_goes_on_from_what_was_computed(home: Path, run):
+    write_chain_model(home / SMALL, say("Hi"))
+    _, *lines = run("chat", typed="hello\nhello again\n\nnot read\n")
+    assert lines[::2] == ["Hi", "Hi"]
+    first, second = (list(map(int, re.findall(r"\d+", line))) for line in lines[1::2])
+    assert first[0] == 0
+    assert second[0] >= first[1]  # at least the prompt of the first turn
+
+
+def test_rows_are_labelled(home: Path, run, tmp_path: Path):
+    tiny_setting(home / CODER, vocab_size=275, max_position_embeddings=512)
+    run("label_rows", REVIEWS, tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        labelled = list(csv.DictReader(file))
+    assert [{"id": row["id"], "text": row["text"]} for row in labelled] == reviews()
+    assert all(row["label"] in ("positive", "negative") for row in labelled)
+    assert all(len(row["product"]) <= 30 for row in labelled)
+
+
+def test_the_nearest_text_to_one_is_itself(home: Path, run):
+    tiny_setting(home / SMALL)
+    for row in reviews()[:2]:
+        lines = run("nearest", REVIEWS, row["text"])
+        assert lines[0].endswith(row["text"])
+        shares = [float(line.split()[0]) for line in lines]
+        assert shares == sorted(shares, reverse=True)
+        assert len(lines) == len(reviews())
+
+
+def test_a_batch(home: Path, run):
+    write_chain_model(home / SMALL, say("bcd", after="s"))
+    *lines, speed = run("batch")
+    assert len(lines) == 8
+    assert all(re.fullmatch(r"The capital of \w+ isbcd", line) for line in lines)
+    assert speed.endswith("tokens a second, all together")
+
+
+def test_a_client_of_the_server(run):
+    with served() as server:
+        whole, streamed = run("server_client", server.url)
+    assert whole.startswith(f"{HELLO} ")
+    assert streamed == HELLO
+
+
+def test_the_loop_by_hand_is_the_same_with_the_cache(home: Path, run):
+    write_chain_model(home / SMALL, say("bcdghklm", after="s"))
+    without, cached, held = run("decode_by_hand")
+    assert without.split(None, 1)[1] == cached.split(None, 1)[1] == "The capital of France isbcdghklm"
+    assert held == "31 tokens held in the cache; the same ids: True"
+
+
+def test_quantized_models_are_compared(home: Path, run, tmp_path: Path):
+    tiny_setting(home / SMALL, hidden_size=128, intermediate_size=256, max_position_embeddings=512)
+    (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 4)
+    found = [line.split() for line in run("quantize_and_compare", tmp_path / "text")]
+    assert [words[0] for words in found] == ["as", "int8", "nf4", "int4-g128"]
+    sizes, divergences = ([float(words[words.index(name) + at]) for words in found] for name, at in SIZE_AND_DIVERGENCE)
+    assert divergences[0] == 0 < divergences[1] < min(divergences[2:])
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+SIZE_AND_DIVERGENCE = (("MiB", -1), ("divergence", 1))  # a word, and where its number stands beside it
+
+
+def test_an_architecture_is_added(run, monkeypatch: pytest.MonkeyPatch):
+    for table in (FAMILIES, NAMES):
+        monkeypatch.setitem(table, "TwinForCausalLM", None)  # taken out again at the end
+    (line,) = run("add_architecture")
+    # float32 sums in another order, of logits below 1
+    assert float(line.split()[-1]) < 5e-6
+
+
+def test_tools_are_called(home: Path, run):
+    template = "{% if tools %}<tool_call>{% endif %}" + TEMPLATE
+    call = json.dumps({"name": "get_weather", "arguments": {"city": "Oslo"}})
+    write_chain_model(home / CODER, template=template, **script("<tool_call>", call, "</tool_call>"))
+    _, said, found = run("tools", "Is it raining in Oslo?")
+    assert "get_weather" in said
+    assert '"sky": "rain"' in found
 
 
 @pytest.fixture

@@ -37,3 +37,12 @@ def test_figures_are_the_courses(setting: Setting, name: str, number: int, colum
 def test_the_bytes_held_are_those_of_the_formula(setting: Setting):
     for row in experiment("kv").run(setting).tables[0].rows:
         assert row[3] in (None, row[2])
+
+
+def test_heads_share_and_latents_have_a_size_of_their_own(setting: Setting):
+    (full, grouped, single, paper, kept) = experiment("kv").run(setting).tables[2].rows
+    # three layers of six heads of ten, two of them with keys and values, 2 bytes a number
+    assert [full[1:3], grouped[1:3], single[1:3]] == [(6, 720), (2, 240), (1, 120)]
+    # DeepSeek-V2: 60 layers of 128 heads of 128, whose latents are 512 + 64 numbers
+    assert full[4] == 60 * 2 * 128 * 128 * 2
+    assert paper[4] == 60 * 576 * 2 == kept[4] // 2

@@ -41,7 +41,7 @@ def test_the_experiment(tmp_path: Path):
     for row in apart.rows:
         assert row[3] == pytest.approx(1 - row[2] / row[1])
         assert row[3] > 0  # the weights are normal, for which these levels were made
-    assert tails.rows[-1] == ("course", 4_358_144, 24.1, 692)
+    assert tails.rows[-1] == ("course: one of Qwen2.5-0.5B", 4_358_144, 24.1, 692)
     assert tails.rows[0][2] == pytest.approx(max(np.abs(w).max() / w.std() for w in weights.values()))
 
 

@@ -30,8 +30,9 @@ def test_what_is_counted(tmp_path: Path):
     assert [row[0] for row in table.rows] == list(speculative.DRAFTERS)
     wish = {"method": "ngram", "num_speculative_tokens": 4, "adaptive": False}
     prompt = "the fox and the fox and the fox and"
-    done = setting.llm.generate(prompt, max_tokens=48, ignore_eos=True, temperature=0, speculate=wish).speculation
+    done = setting.llm.generate(prompt, max_tokens=32, ignore_eos=True, temperature=0, speculate=wish).speculation
     row = table.rows[0]
     assert row[3] == done.proposed / done.drafts
     assert row[4] == done.alpha
+    assert row[8] == pytest.approx(row[5] / row[7])
     assert row[6] == pytest.approx(1 + done.accepted / done.drafts, abs=1 / done.drafts)

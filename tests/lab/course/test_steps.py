@@ -80,7 +80,9 @@ def test_weights_grow_by_a_power_and_attention_by_another():
 
 
 def test_macs_of_a_model(setting: Setting):
-    table = macs.measure(setting).tables[0]
+    table, powers, _ = macs.measure(setting).tables
+    # from 64 to 256 tokens; sums to n, n^2 and n^3 have lower powers too
+    assert column(powers, "here") == pytest.approx([1, 2, 2, 3], abs=0.05)
     assert column(table, "tokens") == [16, 64, 256]
     ratios = column(table, "times as many without")
     assert ratios == sorted(ratios)
@@ -105,8 +107,10 @@ def test_where_the_system_does_not_tell_peaks(setting: Setting, tmp_path: Path, 
 
 
 def test_phases_take_what_fits(setting: Setting):
-    prefill, decode = phases.measure(setting).tables
+    prefill, decode, course = phases.measure(setting).tables
     assert column(prefill, "tokens") == column(decode, "tokens before it") == [16, 32, 64, 128, 256]
+    per_token = column(prefill, "ms a token")
+    assert column(course, "here")[:2] == pytest.approx([per_token[0] / min(per_token), per_token[-1] / min(per_token)])
     read = column(decode, "MiB that it reads")
     # between two depths lie their keys and values
     per_token = kv_bytes(setting.config, 1) / 2**20

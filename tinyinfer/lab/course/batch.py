@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..bench import STEPS, Measurement, Plan, Report, bench
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 from .workload import random_ids
 
@@ -20,12 +20,27 @@ def measure(setting: Setting) -> Finding:
     measured = report.measurements
     return Finding(
         [_sizes(report, measured), *_knee(report, measured)],
-        "One more sequence is nearly free as long as a step's time is that of reading the weights; from the knee on "
-        "it is paid for in full, and throughput is flat while latency goes on growing. The knee lies where the step's "
-        "multiply-adds take as long as its bytes. The course's engine had slower multiplications than this one and "
-        "float weights; here weights of 4 or 8 bits are read sooner, so where the knee lies depends on both, and the "
-        "shape does not.",
+        _says(report, measured),
         [_drawing(report, measured)],
+    )
+
+
+def _says(report: Report, measured: tuple[Measurement, ...]) -> str:
+    last, (throughput, latency) = measured[-1], _times(measured[-1], measured[0])
+    where = knee(report, measured[0])
+    each = measured[0].bytes_per_token / measured[0].multiply_adds_per_token
+    lies = "" if where is None else f", here at {shown(where)} sequences"
+    sixteen = next((one for one in measured if one.sequences == 16), None)
+    beside = ""
+    if sixteen is not None:
+        (times, _), (course, _) = _times(sixteen, measured[0]), COURSE[16]
+        apart = "as in the course" if 0.8 < times / course < 1.25 else f"where the course has {course:g}"
+        beside = f": 16 sequences give {times:.3g} times the throughput of one, {apart}"
+    return (
+        "A step reads the weights once for all, so that one more sequence is nearly free until multiplying takes as "
+        f"long as reading{lies}; from there on it is paid for in full. {last.sequences} sequences give "
+        f"{throughput:.3g} times the throughput of one and wait {latency:.3g} times as long for a token. Where the "
+        f"knee lies goes by the machine and by the bytes of a weight, {each:.2g} here and floats in the course{beside}."
     )
 
 

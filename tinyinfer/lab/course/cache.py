@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cached_sequence import CachedSequence
 from ...sampling.candidates import likeliest
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 from .workload import random_ids
 
@@ -35,12 +35,7 @@ def measure(setting: Setting) -> Finding:
     same = sum(a == b for a, b in zip(kept_ids, anew_ids, strict=True))
     return Finding(
         [_ways(kept, anew), _against_course(kept, anew, same)],
-        "The tokens are the same, since nothing that is kept would come out differently: a token's keys and values "
-        "depend on what stands before it alone. With the cache all steps after the first cost the same; without it "
-        "each costs as much as a prompt, and more than the step before. How many times faster that is depends on what "
-        "a prompt costs beside a step: here a step reads all weights and has hardly anything to compute, so a prompt "
-        "of 40 tokens costs only a few of them, where in the course's NumPy engine decoding was slower for each token "
-        "than a prompt.",
+        _says(kept, anew, same),
         [_drawing(kept, anew)],
     )
 
@@ -63,6 +58,23 @@ def _generate(prompt: list[int], logits_after: Callable[[list[int]], np.ndarray]
         ids.append(likeliest(logits_after(ids)))
         times.append(time.perf_counter() - start)
     return ids[len(prompt) :], times
+
+
+def _says(kept: list[float], anew: list[float], same: int) -> str:
+    step, token = median(kept[1:]), kept[0] / PROMPT
+    tokens = (
+        f"All {NEW} tokens are the same both ways, since a token's keys and values depend on what stands before it "
+        "alone"
+        if same == NEW
+        else f"{same} of {NEW} tokens are the same both ways: two that are nearly as likely changed places"
+    )
+    return (
+        f"{tokens}. With the cache a step takes {shown(1000 * step)} ms however long the text is; without it each runs "
+        f"the whole text again, and the last takes {shown(1000 * anew[-1])} ms. In all that is "
+        f"{sum(anew) / sum(kept):.3g} times as long, where the course has about {COURSE_TIMES}: it goes by what a "
+        f"prompt's token costs beside a step, {token / step:.2f} of one here and {COURSE_PREFILL / COURSE_STEP:.2f} "
+        "there."
+    )
 
 
 def _ways(kept: list[float], anew: list[float]) -> Table:

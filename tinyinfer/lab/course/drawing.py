@@ -46,6 +46,7 @@ def figure_of(drawings: Sequence[Drawing]):
         axes.set_xlabel(drawing.x)
         axes.set_ylabel(drawing.y)
         axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
         if len(drawing.lines) > 1:
             axes.legend()
     return figure
@@ -63,7 +64,8 @@ def _lines(axes, drawing: Drawing) -> None:
         )
     if drawing.log_x:
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
     if drawing.log_y:
         axes.set_yscale("log")
         _write_plainly(axes.yaxis)
@@ -78,8 +80,12 @@ def _bars(axes, drawing: Drawing) -> None:
         bars = axes.barh if drawing.lying else axes.bar
         bars(places, [y for _, y in points], width, label=name, **style)
     names_on, numbers_on = (axes.yaxis, axes.xaxis) if drawing.lying else (axes.xaxis, axes.yaxis)
-    turned = 45 if len(names) > 10 and not drawing.lying else 0  # so that names do not run into each other
-    names_on.set_ticks(range(len(names)), [str(name) for name in names], rotation=turned)
+    numbers_on.set_major_formatter("{x:,g}")
+    names_on.set_ticks(range(len(names)), [str(name) for name in names])
+    if len(names) > 10 and not drawing.lying:  # so that names do not run into each other
+        axes.tick_params("x", rotation=45)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
     if drawing.lying:
         axes.invert_yaxis()
     if drawing.log_x if drawing.lying else drawing.log_y:
@@ -90,9 +96,10 @@ def _bars(axes, drawing: Drawing) -> None:
 def _write_plainly(axis) -> None:
     """Numbers on a logarithmic axis as people write them; where it spans little, some between powers of ten too."""
     low, high = axis.get_view_interval()
+    some = "235" if high < 30 * low else "25" if high < 300 * low else ""
 
-    def between(x: float, place: int) -> str:
-        return f"{x:,g}" if high < 30 * low and f"{x:e}"[0] in "235" else ""
+    def plainly(x: float, place: int) -> str:
+        return f"{x:,.0f}" if x >= 1 else f"{x:g}"
 
-    axis.set_major_formatter("{x:,g}")
-    axis.set_minor_formatter(between)
+    axis.set_major_formatter(plainly)
+    axis.set_minor_formatter(lambda x, place: plainly(x, place) if f"{x:e}"[0] in some else "")

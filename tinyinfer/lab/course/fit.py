@@ -70,7 +70,7 @@ def _here(setting: Setting) -> Table:
 
 def _drawing() -> Drawing:
     lines = {
-        f"{model} {form}": [(gigabytes, max(_tokens(model, form, gigabytes), 1)) for gigabytes in range(4, 81, 2)]
+        f"{model} {form}": [(memory, found) for memory in range(4, 81, 2) if (found := _tokens(model, form, memory))]
         for model, form in (("7B", "int4"), ("7B", "float16"), ("13B", "int4"), ("70B", "int4"))
     }
     title = "Memory beyond the weights is context"

@@ -7,7 +7,7 @@ from ...config import ModelConfig
 from ...model.footprint import kv_bytes, kv_bytes_per_token
 from .finding import Drawing, Finding, Table
 from .setting import Setting
-from .shapes import COURSE_MODEL, SEVEN_B, with_kv_heads
+from .shapes import COURSE_MODEL, DEEPSEEK_V2, SEVEN_B, with_kv_heads, with_latent
 
 MB = 2**20
 TOKENS = 65_536
@@ -18,8 +18,9 @@ def measure(setting: Setting) -> Finding:
     return Finding(
         [_shapes(setting.config), _users(), _heads(setting.config), _growth()],
         "A token costs layers x 2 x key-value heads x head size x bytes, whoever's it is: how tokens are shared out "
-        "among users changes nothing. Sharing key-value heads among query heads divides it, and a latent cache divides "
-        "it again. Blocks hold up to one block more than a text fills.",
+        "among users changes nothing. Sharing key-value heads among query heads divides it; a latent has a size of its "
+        "own, which is little beside many heads and much beside few, and this engine keeps it twice, as key and value. "
+        "Blocks hold up to one block more than a text fills.",
         [_growth_drawing()],
     )
 
@@ -56,13 +57,22 @@ def _users() -> Table:
 
 
 def _heads(config: ModelConfig) -> Table:
+    """Multi-head, grouped, multi-query and latent attention, for a model of few heads and for one of many."""
+    both = config, DEEPSEEK_V2
+    grouped = config.num_kv_heads if 1 < config.num_kv_heads < config.num_heads else max(config.num_heads // 4, 1)
     rows = []
-    for name, heads in (("full", config.num_heads), ("grouped", max(config.num_heads // 4, 1)), ("single", 1)):
-        shape = with_kv_heads(config, heads)
-        rows.append((name, heads, kv_bytes_per_token(shape)))
-    latent = 576  # numbers a token and layer of DeepSeek-V2's latent attention, https://arxiv.org/abs/2405.04434
-    rows.append(("latent, of 512 + 64 numbers", None, config.num_layers * latent * 2))
-    return Table("this model with other heads, float16", ("attention", "key-value heads", "bytes a token"), rows)
+    for name, heads in (
+        ("full: a key and a value for each query head", [one.num_heads for one in both]),
+        ("grouped", (grouped, DEEPSEEK_V2.num_heads // 8)),
+        ("single", (1, 1)),
+    ):
+        sizes = (kv_bytes_per_token(with_kv_heads(one, count)) for one, count in zip(both, heads, strict=True))
+        rows.append((name, *(cell for pair in zip(heads, sizes, strict=True) for cell in pair)))
+    latents = [kv_bytes_per_token(with_latent(one)) for one in both]
+    rows.append(("latent, 512 + 64 numbers a layer", None, latents[0] // 2, None, latents[1] // 2))
+    rows.append(("the same as this engine keeps it", None, latents[0], None, latents[1]))
+    columns = ("attention", "key-value heads", "this model, bytes a token", "heads", "DeepSeek-V2, bytes a token")
+    return Table("the same model with other heads, float16", columns, rows)
 
 
 def _growth() -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -36,15 +37,17 @@ def measure(setting: Setting) -> Finding:
         rows.append((n, *(1e-9 * part for part in (*cached, *cold)), sum(cold) / sum(cached)))
         weights.append((n, cold[0] / cached[0]))
         attention.append((n, cold[1] / cached[1]))
+    small = counted()
     columns = (
         "tokens", "with: weights", "with: attention", "without: weights", "without: attention", "times as many without"
     )  # fmt: skip
     return Finding(
-        [Table("billions of multiply-adds to generate so many tokens from cold", columns, rows), counted()],
-        "With the cache, products with weights grow with the number of tokens and attention with its square; without "
-        "it every step runs the whole text, and they grow with the square and the cube. So the ratio has no end: half "
-        "the number of tokens for the weights, two thirds of it for attention. The counts are of the code itself, the "
-        "cacheless reference and the cached pass of a small model, and equal the formula to the last multiply-add.",
+        [
+            Table("billions of multiply-adds to generate so many tokens from cold", columns, rows),
+            _powers(rows),
+            small,
+        ],
+        _says(lengths[-1], weights[-1][1], attention[-1][1], all(row[1::2] == row[2::2] for row in small.rows)),
         [
             Drawing(
                 "The longer the text, the more a cache saves",
@@ -55,6 +58,27 @@ def measure(setting: Setting) -> Finding:
                 log_y=True,
             )
         ],
+    )
+
+
+def _powers(rows: list[tuple]) -> Table:
+    """Of the number of tokens, by the two longest texts."""
+    (short, *before, _), (long, *after, _) = rows[-2:]
+    powers = [math.log(b / a) / math.log(long / short) for a, b in zip(before, after, strict=True)]
+    names = ("with: weights", "with: attention", "without: weights", "without: attention")
+    title = f"the power of the number of tokens that they grow with, from {short:,} to {long:,}"
+    courses = (None, "quadratic", None, "cubic")
+    return Table(title, ("", "here", "course"), list(zip(names, powers, courses, strict=True)))
+
+
+def _says(tokens: int, weights: float, attention: float, counts_agree: bool) -> str:
+    counts = "equal the formula to the last multiply-add" if counts_agree else "differ from the formula"
+    return (
+        "With the cache, products with weights grow with the number of tokens and attention with its square; without "
+        f"it they grow with the square and the cube. At {tokens:,} tokens that is {weights:,.0f} times as many with "
+        f"weights, and {attention:,.0f} times as many of attention, two thirds of the number of tokens where no window "
+        "bounds it. Counts in the code as it runs, of a small model through the reference without a cache and through "
+        f"the cached pass, {counts}."
     )
 
 

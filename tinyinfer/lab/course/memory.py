@@ -62,14 +62,24 @@ def measure(setting: Setting) -> Finding:
                 [("times the memory without the cache, as the reference does it", ratio, COURSE_RATIO)],
             ),
         ],
-        "A cache is memory that is kept, and yet "
-        "the way without it takes more at its peak: it has the vectors, the "
-        "scores and, where nobody takes care, the logits of all tokens at once. The ratio depends on what one counts "
-        "and on the vocabulary: the reference makes a row of logits for every token; this engine, run without its "
-        "cache, makes one row and never holds the square of scores, so that little remains of the difference. Where "
-        "the system does not tell a process its peak (it is Linux that does), cells are empty.",
+        _says(*(peaks["peaks"][-1] for peaks in found.values()), found["with the cache"]["cache"]),
         [drawing] if any(lines.values()) else [],
     )  # fmt: skip
+
+
+def _says(cached: int | None, engine: int | None, reference: int | None, held: int) -> str:
+    if not (cached and engine and reference):
+        return (
+            "This system does not tell a process the most memory it had (it is Linux that does), so cells are empty. "
+            f"The cache's own count is there: {held / MB:.3g} MiB for {max(LENGTHS)} tokens."
+        )
+    return (
+        f"The cache is memory that is kept, {held / MB:.3g} MiB by its own count, and the way without it takes "
+        f"{reference / cached:.3g} times as much at its peak as the reference has it: vectors, scores and a row of "
+        f"logits of all {max(LENGTHS)} tokens at once. This engine, run without its cache, takes {engine / cached:.3g} "
+        "times as much, as it makes one row of logits and never holds the square of scores. So the ratio, "
+        f"{COURSE_RATIO} in the course, goes by what is held beside and by the vocabulary, and less by the cache."
+    )
 
 
 def with_cache(llm: LLM, ids: list[int]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from ...quant import relative_error
 from ...quant.study import absmax, absmax_groups
 from ..inputs import LayerInputs, layer_inputs
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 TEXT = (
@@ -39,16 +39,30 @@ def measure(setting: Setting) -> Finding:
     worst = int(largest.max(axis=1).argmax())
     x, sizes = stream[worst], largest[worst]
     meeting = layers[min(worst, len(layers) - 1)]
-    says = (
-        "A few dimensions, always the same from layer to layer, are hundreds of times the others. With one scale for "
-        "all they set the step, and everything else falls on the few levels around zero. A scale a token helps as far "
-        "as the tokens differ, and one a dimension would cure it, but can't stay outside of a product's sum; so the "
-        "cures set the few apart, hand them to the weights, or turn the space until they are spread over all of it. "
-        "The stream's large dimensions come from training and differ between models; norms take most of them away "
-        "before a matrix is met, which is why the stream itself is the hard case."
+    levels, (cures, far) = _levels(x, sizes, len(ids)), _cures(x, meeting)
+    tables = [_by_layer(largest), levels, cures, far]
+    return Finding(tables, _says(largest, worst, levels, cures), [_drawing(largest), _histogram(sizes, worst)])
+
+
+def _says(largest: np.ndarray, worst: int, levels: Table, cures: Table) -> str:
+    sizes, tops = largest[worst], largest.argmax(axis=1).tolist()
+    rows = {name: cells for name, *cells, _ in levels.rows}
+    (used, used_without), (zero, _) = rows["levels used, of 256"], rows["numbers that become zero"]
+    names = list(CURES)
+    errors = {name: error for name, error, *_ in cures.rows}
+    integers = [name for name, product in CURES.items() if product not in (scale_a_dimension, decomposed)]
+    best = min(integers, key=errors.__getitem__)
+    return (
+        f"After {worst} layers dimension {sizes.argmax()} reaches {shown(float(sizes.max()))}, "
+        f"{sizes.max() / np.median(sizes):,.0f} times the median one, and it is the largest after "
+        f"{tops.count(int(sizes.argmax()))} of {len(tops) - 1} layers: one scale for all then leaves {used} of int8's "
+        f"256 levels in use, {used_without} without the top {TAKEN_OUT}, and makes {zero:.1%} of the numbers zero. A "
+        "scale a dimension would cure it but can't stay outside of a product's sum, so the cures set the few apart, "
+        f"hand them to the weights, or turn the space until they are spread over all of it: {cures.columns[1]} comes "
+        f"out {errors[names[0]]:.2g} off with one scale, and {errors[best]:.2g} with the best that stays in integers, "
+        f"{best}. The course's figures are of Qwen2.5-0.5B and its prompt: large dimensions come from training and "
+        "differ between models, and norms take most of them away before a matrix is met, which the other columns show."
     )
-    tables = [_by_layer(largest), _levels(x, sizes, len(ids)), *_cures(x, meeting)]
-    return Finding(tables, says, [_drawing(largest), _histogram(sizes, worst)])
 
 
 def _watched(setting: Setting, ids: np.ndarray):

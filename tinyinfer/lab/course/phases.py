@@ -16,12 +16,8 @@ def measure(setting: Setting) -> Finding:
     prefill = [one for one in report.measurements if one.phase == "prefill"]
     decode = [one for one in report.measurements if one.phase == "decode"]
     return Finding(
-        [_prefill(report, prefill), _decode(report, decode)],
-        "A step of decoding reads all weights for one token, so its time is that of reading memory and hardly changes "
-        "with the context, until keys and values are as many bytes as the weights. A prompt reads them once for all "
-        "of its tokens: the time of a token falls until the processor can multiply no faster, then it is flat. Here "
-        "that is reached sooner than in the course's NumPy engine, whose every call had a cost of its own that more "
-        "tokens shared.",
+        [_prefill(report, prefill), _decode(report, decode), _against_course(prefill, decode)],
+        _says(prefill, decode),
         [_drawing(prefill, decode)],
     )
 
@@ -29,6 +25,37 @@ def measure(setting: Setting) -> Finding:
 def _milliseconds(one: Measurement) -> float:
     """A token."""
     return 1000 / one.tokens_per_second.median
+
+
+def _against_course(prefill: list[Measurement], decode: list[Measurement]) -> Table:
+    best = min(map(_milliseconds, prefill))
+    rows = [
+        ("a prompt's token, the shortest prompt / the best", _milliseconds(prefill[0]) / best, "falls"),
+        ("the longest prompt / the best", _milliseconds(prefill[-1]) / best, "flattens"),
+        ("a step of decoding, the longest context / the shortest", _milliseconds(decode[-1]) / _milliseconds(decode[0]),
+         "hardly changes"),
+    ]  # fmt: skip
+    return Table("times as long", ("", "here", "course"), rows)
+
+
+def _says(prefill: list[Measurement], decode: list[Measurement]) -> str:
+    first, best, last = prefill[0], min(prefill, key=_milliseconds), prefill[-1]
+    falls, rises = (_milliseconds(one) / _milliseconds(best) for one in (first, last))
+    slower = _milliseconds(decode[-1]) / _milliseconds(decode[0])
+    more = decode[-1].bytes_per_token / decode[0].bytes_per_token
+    why = (
+        "as the kernels take several tokens for each weight that they read and have no cost of a call to share, as the "
+        "course's NumPy engine has"
+        if falls < 2
+        else "by which more tokens share each weight that is read"
+    )
+    then = f"; at {last.tokens:,} it is {rises:.2f} times that, with more to look back on" if rises > 1.1 else ""
+    return (
+        "A prompt reads the weights once for all of its tokens and is bound by multiplying, a step of decoding reads "
+        f"them for one. A prompt's token falls by {1 - 1 / falls:.0%} from {first.tokens} to {best.tokens:,} tokens, "
+        f"{why}{then}. A step behind {decode[-1].depth:,} tokens takes {slower:.2f} times as long as one behind "
+        f"{decode[0].depth}, and reads {more:.2f} times as many bytes, for the keys and values."
+    )
 
 
 def _prefill(report: Report, measured: list[Measurement]) -> Table:

@@ -17,7 +17,7 @@ from ...model.tensors import floats
 from ...quant import Form
 from ...quant.study import absmax, absmax_groups
 from .. import perplexity
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 Made = Callable[[Checkpoint], Checkpoint]
@@ -66,7 +66,8 @@ SCHEMES: dict[str, Made] = {
     "4 bits, groups of 128": partial(rounded, way=lambda w: absmax_groups(w, 4, 128)),
     "tinyinfer's int4-g32": partial(form, name="int4-g32"),
 }
-QUICK = ("int8, a scale a row", "NF4, blocks of 64", "4 bits, a scale a tensor")
+INT8, TENSOR = "int8, a scale a row", "4 bits, a scale a tensor"
+QUICK = (INT8, "NF4, blocks of 64", TENSOR)
 COURSE = {
     "as stored": 23.08, "int8, a scale a row": 22.96, "4 bits, a scale a tensor": 365e6, "4 bits, a scale a row": 46,
     "4 bits, groups of 128": 31.08, "NF4, blocks of 64": 24.55,
@@ -99,15 +100,26 @@ def measure(setting: Setting) -> Finding:
         Table(title, columns, rows),
         Table(f"{len(FACTS)} facts", ("weights", "repetition penalty", "right", "95 % from", "to"), facts),
     ]
-    says = (
-        "8 bits with a scale a row can't be told from what is stored: that its perplexity may even be lower is chance, "
-        "as the intervals say, and so it is with 22.96 against 23.08. 4 bits fall apart with one scale a tensor and "
-        "recover with finer blocks and better levels. The catalogue's models were quantized when they were published, "
-        "so what is stored is not the exact model, and the comparison is with that; other text, tokenizers and models "
-        "have other perplexities, and only ratios can be compared. 16 facts tell a broken model from a whole one and "
-        "nothing finer; a repetition penalty forbids repeating the question's words, and so changes answers by itself."
+    return Finding(tables, _says(rows, facts), [_drawing(rows)])
+
+
+def _says(rows: list[tuple], facts: list[tuple]) -> str:
+    found = {name: (perplexity, low, high) for name, perplexity, low, high, *_ in rows}
+    (stored, low, high), (eight, *_) = found["as stored"], found[INT8]
+    told = low is None or not low < eight < high
+    (tensor, *_), (nf4, *_) = found[TENSOR], found["NF4, blocks of 64"]
+    right = [row[2] for row in facts if row[0] not in (TENSOR, "4 bits, a scale a row")]
+    broken = next(row[2] for row in facts if row[0] == TENSOR)
+    return (
+        f"8 bits with a scale a row give {shown(eight)} beside the stored {shown(stored)}, which "
+        f"{'can' if told else 'cannot'} be told apart on this text by the intervals, and nor can the course's 22.96 "
+        f"and 23.08; 4 bits with one scale a tensor give {shown(tensor)}, and with NF4's levels and blocks "
+        f"{shown(nf4)}. What is stored is not exact where a model was quantized when it was published, and other "
+        "text, tokenizers and models have other perplexities (the course's are Qwen2.5-0.5B's), so that only ratios "
+        f"can be compared. {len(FACTS)} facts tell a broken model, with {broken} right, from whole ones, with "
+        f"{min(right)} to {max(right)}, and nothing finer; a repetition penalty forbids repeating the question's "
+        "words, and so changes answers by itself."
     )
-    return Finding(tables, says, [_drawing(rows)])
 
 
 def held_out(llm: LLM, tokens: int, given: str | None) -> str:
@@ -151,6 +163,7 @@ def knows(llm: LLM, begins: str, goes_on: str, penalty: float) -> bool:
 
 
 def _drawing(rows: list[tuple]) -> Drawing:
-    lines = {"perplexity": [(row[0].replace(", ", "\n").replace("a scale a ", ""), row[1]) for row in rows]}
-    return Drawing("8 bits cost nothing that can be seen, 4 bits depend on how", "weights", "perplexity", lines,
+    names = (row[0].replace(", ", "\n").replace("a scale a ", "").replace("'s ", "'s\n") for row in rows)
+    lines = {"perplexity": [(name, row[1]) for name, row in zip(names, rows, strict=True)]}
+    return Drawing("What 8 and 4 bits make of perplexity, by how they are chosen", "weights", "perplexity", lines,
                    log_y=True, bars=True)  # fmt: skip

@@ -17,6 +17,8 @@ table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-
 caption { text-align: left; font-weight: 600; padding: .3em 0; }
 th, td { padding: .2em .7em; border-bottom: 1px solid #ccc; text-align: right; }
 th.name, td.name { text-align: left; }
+td.name { white-space: nowrap; }
+div { overflow-x: auto; }
 svg { max-width: 100%; height: auto; }
 """
 
@@ -46,7 +48,8 @@ def _table(table: Table) -> str:
         return f"<tr>{''.join(marked)}</tr>"
 
     rows = "".join(row([shown(cell) for cell in cells], "td") for cells in table.rows)
-    return f"<table><caption>{html.escape(table.title)}</caption>{row(table.columns, 'th')}{rows}</table>"
+    head = f"<caption>{html.escape(table.title)}</caption>{row(table.columns, 'th')}"
+    return f"<div><table>{head}{rows}</table></div>"  # which scrolls by itself where it is wider than the page
 
 
 def _drawing(drawing: Drawing) -> str:

@@ -15,7 +15,7 @@ from ...model.footprint import kv_bytes_per_token
 from ...model.tensors import ModelTensors
 from ..bench import Limits, Measurement, Plan, bench
 from ..cost import tensor_bytes
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 PREFILL, DEPTH = 128, 512
@@ -47,18 +47,34 @@ def measure(setting: Setting) -> Finding:
         f"prefill of {prefill}": operations(llm, prefill, 0),
         f"decode behind {depth}": operations(llm, 1, depth),
     }
-    says = (
-        "Under the slope memory decides, under the flat part arithmetic. Decoding reads every weight for one "
-        "multiplication, and lies far down the slope, whatever the machine: 1 FLOP a byte with weights of 16 bits, 2 "
-        "with 8, about 3 to 4 with the 4 and 5 bits of a quantized model, where the course has 1 to 2. Prefill uses "
-        "each weight for all tokens of the prompt at once and climbs to the roof, which is why a prompt's token costs "
-        "so much less than an answer's. A busy machine lowers both limits and the passes alike."
-    )
+    says = _says(passes, report.limits)
     tables = [_operations(passes, report.limits)]
     if report.limits is None:
-        return Finding(tables, f"Without compiled kernels there is no limit to measure. {says}")
+        return Finding(tables, says)
     tables = [_machine(report.limits), *tables, _passes(passes, report.measurements, report.limits)]
     return Finding(tables, says, [_drawing(passes, report.measurements, report.limits)])
+
+
+def _says(passes: dict[str, list[Operation]], limits: Limits | None) -> str:
+    prompt, step = ({one.name: one.intensity for one in done if one.name != "attention"} for done in passes.values())
+    del prompt["head"]  # which runs for the last token alone
+    prompt, step = prompt.values(), step.values()
+    if limits is None:
+        where = "Without compiled kernels there is no limit to measure"
+    else:
+        knee = _knee(limits)[2]
+        held = sum(x < knee for x in prompt)
+        below = "lies far down the slope" if max(step) < knee / 2 else "lies near the roof here"
+        climbs = "climbs to the roof" if held == 0 else f"climbs, though {held} of {len(prompt)} stay below {knee:.3g}"
+        where = (
+            f"On this machine arithmetic takes over at {knee:.3g} FLOP a byte; a step {below}, and a prompt {climbs}"
+        )
+    return (
+        "Decoding reads every weight for one multiplication, whatever the machine: 1 FLOP a byte with weights of 16 "
+        f"bits, 2 with 8, more with fewer, and here {min(step):.2g} to {max(step):.2g}, where the course has "
+        f"{COURSE_DECODE}. A prompt uses each weight for all of its tokens, which makes {shown(min(prompt))} to "
+        f"{shown(max(prompt))}, and is why its token costs less than an answer's. {where}."
+    )
 
 
 def operations(llm: LLM, tokens: int, depth: int) -> list[Operation]:

@@ -32,21 +32,34 @@ def measure(setting: Setting) -> Finding:
     logits = llm.forward(ids)[-1]
     texts, tokens = (8, 128) if setting.full else (2, 32)
     grid = _grid(setting, ids, texts, tokens)
-    says = (
-        "Whether the temperature comes before a truncation or after it changes which tokens are kept, for those that "
-        "go by probabilities (top-p, min-p, typical), and not for top-k, which goes by rank, nor for top-n-sigma, "
-        "whose width the temperature scales too. Behind a high temperature top-p may keep a large part of all tokens "
-        "and bound nothing, where min-p, which goes by the likeliest token, still cuts. The course says in words that "
-        "order changes the kept set; the counts are of this model. Distinct n-grams count variety, not sense: an uncut "
-        "hot text has the most of them. A few short texts give only a rough number; --full takes more."
-    )
+    orders = _orders(logits)
     tables = [
-        Table("tokens kept after one prompt, by which comes first", ORDER_COLUMNS, _orders(logits)),
+        Table("tokens kept after one prompt, by which comes first", ORDER_COLUMNS, orders),
         Table(f"{texts} texts of {tokens} tokens each", GRID_COLUMNS, grid),
     ]
-    lines = {cut: [(row[1], row[3]) for row in grid if row[0] == cut] for cut in GRID}
+    lines = {cut: [(row[1], row[2]) for row in grid if row[0] == cut] for cut in GRID}
     title = "Temperature brings variety, truncation takes some of it"
-    return Finding(tables, says, [Drawing(title, "temperature", "distinct pairs of tokens / all", lines)])
+    return Finding(
+        tables,
+        _says(orders, grid, len(logits)),
+        [Drawing(title, "temperature", "distinct tokens / all", lines)],
+    )
+
+
+def _says(orders: list[tuple], grid: list[tuple], vocab: int) -> str:
+    moved = dict.fromkeys(name for name, _, first, last, *_ in orders if first != last)
+    still = [name for name in CUTS if name not in moved and name != "none"]
+    kept = {(name, temperature): first for name, temperature, first, *_ in orders}
+    hot = max(TEMPERATURES)
+    uncut, cut = (next(row[2] for row in grid if row[:2] == (name, hot)) for name in ("none", "min-p 0.1"))
+    changed = f"of {', '.join(moved)}, which go by probabilities," if moved else "of none of these, after this prompt,"
+    return (
+        f"Whether the temperature comes before a truncation or after it changes the kept set {changed} and not of "
+        f"{', '.join(still)}; that order changes it is what the course says. Behind temperature {hot:g} top-p 0.9 "
+        f"keeps {kept['top-p 0.9', hot]:,} of {vocab:,} tokens and min-p 0.1, which goes by the likeliest, "
+        f"{kept['min-p 0.1', hot]:,}. Distinct tokens count variety, not sense, {uncut:.0%} of all in hot texts uncut "
+        f"and {cut:.0%} with min-p, and a few short texts give only a rough number."
+    )
 
 
 ORDER_COLUMNS = (

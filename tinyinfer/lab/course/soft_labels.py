@@ -11,7 +11,7 @@ import numpy as np
 
 from ...sampling.candidates import Candidates, candidates, probabilities
 from ...sampling.steps import temperature
-from .finding import Drawing, Finding, Table
+from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 
 SENTENCE = "After a long day of rain, the children went outside to play in the"
@@ -29,9 +29,10 @@ def measure(setting: Setting) -> Finding:
     named = [repr(llm.tokenizer.decode([int(tokens.ids[place])])) for place in best]
     shares = [(name, float(cold[place]), float(warm[place])) for name, place in zip(named, best, strict=True)]
     columns = ("token", "share at 1", "share at 2")
+    ratios = _ratios(tokens, best, named, cold, warm)
     tables = [
         Table(f"what may follow {sentence[-60:]!r}", columns, shares),
-        _ratios(tokens, best, named, cold, warm),
+        ratios,
         Table("all of it", ("temperature", "entropy, bits", "tokens that hold 90 %"), [
             (value, entropy(shares), tokens_within(shares, 0.9))
             for value, shares in zip(TEMPERATURES, (cold, warm), strict=True)
@@ -40,10 +41,11 @@ def measure(setting: Setting) -> Finding:
               0),
     ]  # fmt: skip
     says = (
-        "Temperature T raises every ratio of two tokens to the power 1 / T: at 2 it becomes its square root, as 2.24 "
-        "becomes 1.50, and what was far behind is seen. These shares tell a learner which mistakes are near and which "
-        "are far, where the one right token tells it nothing but itself. Another model, or other rounding of its "
-        "weights, has another first ratio; the square root holds for all."
+        "Temperature T raises every ratio of two tokens to the power 1 / T: at 2 the first two's "
+        f"{shown(ratios.rows[0][1])} becomes its square root, {shown(ratios.rows[0][2])}, as the course's 2.24 becomes "
+        "1.50, and what was far behind is seen. These shares tell a learner which mistakes are near and which are "
+        "far, where the one right token tells it nothing but itself. Another model, or other rounding of its weights, "
+        "has another first ratio; the square root holds for all."
     )
     lines = {
         f"temperature {value:g}": [(name, row[at] / shares[0][at]) for name, row in zip(named, shares, strict=True)]

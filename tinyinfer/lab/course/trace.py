@@ -16,12 +16,14 @@ from ...model.forward import Chunk
 from ...sampling.sampler import Sampler
 from ...text.stream import StreamDecoder
 from ..timing import in_turn, seconds
-from .finding import Cell, Drawing, Finding, Table
+from .finding import Cell, Drawing, Finding, Table, shown
 from .setting import Setting
 from .workload import random_ids
 
 QUESTION = "Name three fruits that are red."
 ANSWER = 16  # tokens at most, until something can be read
+STEP = "a step: layers, norm, head"
+PASSES = ("prefill, all layers", "norm and head", STEP)
 IDS = 24  # of the prompt of a model without a tokenizer
 
 
@@ -69,11 +71,22 @@ def measure(setting: Setting) -> Finding:
     )
     return Finding(
         [Table("one request", columns, rows, 4), *_first_text(setting, found, sums)],
-        "Everything that is no forward pass is hardly anything: a template, a tokenizer and a decoder take less "
-        "than a step of the model. The prompt and then the steps are what a reader waits for, the one until something "
-        "is there, the others while it goes on; the head, a product with the whole vocabulary, is done for the last "
-        "token of the prompt alone. A model without a tokenizer begins at its ids, and ends there.",
+        _says(stages),
         [drawing],
+    )
+
+
+def _says(stages: list[Stage]) -> str:
+    whole, passes = sum(s.seconds for s in stages), sum(s.seconds for s in stages if s.name in PASSES)
+    step = next((s.seconds for s in stages if s.name == STEP), None)
+    prompt, head = (next(s.seconds for s in stages if s.name == name) for name in PASSES[:2])
+    steps = "" if step is None else f", then {shown(1000 * step)} ms for each further token"
+    return (
+        f"The course's ten arrows, from a question to characters and round again, are {len(stages)} stages here, of "
+        f"whose time forward passes take {passes / whole:.1%}: all else, template, tokenizer, sampling and decoder, "
+        f"takes {shown(1000 * (whole - passes))} ms. A reader waits {shown(1000 * (prompt + head))} ms for the "
+        f"prompt{steps}. The head, a product with the whole vocabulary, is done for the last token of the prompt "
+        "alone."
     )
 
 
@@ -96,9 +109,9 @@ def trace(setting: Setting) -> Trace:
     ids = found.ids = _ids(setting, found)
     vectors = f"vectors [{len(ids)}, {config.hidden_size}]"
     sequence = llm.model.new_cache().sequence()
-    found.stage("prefill, all layers", f"{len(ids)} ids", lambda: _run(llm, sequence, ids), lambda _: vectors)
+    found.stage(PASSES[0], f"{len(ids)} ids", lambda: _run(llm, sequence, ids), lambda _: vectors)
     logits, took = _head(llm, sequence, ids)
-    found.stages.append(Stage("norm and head", "the last vector", f"logits [{config.vocab_size}]", took))
+    found.stages.append(Stage(PASSES[1], "the last vector", f"logits [{config.vocab_size}]", took))
     sampler = Sampler(llm.resolved_params(temperature=0), config.vocab_size, ids, llm.stop_ids)
     tokens = found.stage("sampling: what may come", "logits", lambda: sampler.distribution(logits), _candidates)
     id = found.stage("sampling: the draw", "candidates", lambda: sampler.take(tokens), lambda id: f"id {id}")
@@ -153,8 +166,7 @@ def _decode(llm: LLM, sequence: Any, id: int, sampler: Sampler, found: Trace) ->
                 found.readable = len(found.stages)
         if step and (decoder is None or found.readable or id in llm.stop_ids):
             return
-        name = "a step: layers, norm, head"
-        logits = found.stage(name, f"id {id}", lambda: _step(llm, sequence, id), lambda _: "logits")  # noqa: B023
+        logits = found.stage(STEP, f"id {id}", lambda: _step(llm, sequence, id), lambda _: "logits")  # noqa: B023
         id = found.stage("sampling", "logits", lambda: sampler.sample(logits), lambda id: f"id {id}")  # noqa: B023
 
 
