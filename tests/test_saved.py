@@ -359,3 +359,11 @@ def test_without_a_tokenizer():
     session = llm.session()
     session.generate(SYSTEM, **HOW)
     assert llm.import_cache(llm.export_cache(session)).cached_ids == session.cached_ids
+
+
+def test_a_folder_is_no_place_for_a_file(plain: Random, tmp_path: Path):
+    session = plain.llm.session()
+    session.generate(SYSTEM, **HOW)
+    with pytest.raises(BadRequest, match="a saved cache is a file, and a folder stands there"):
+        plain.llm.save_cache(session, tmp_path)
+    assert not list(tmp_path.parent.glob(".*partial"))

@@ -412,8 +412,9 @@ def test_what_a_template_prints_of_calls_is_read_back():
 SOUP = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "```tool_code",
     "```json", "```", "<function=f>", "<parameter=a>", "</parameter>", "</function>", "f\n<arg_key>a</arg_key>",
-    "<arg_value>", "</arg_value>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
-    "<｜tool▁calls▁end｜>", JSON_CALL, '{"name": "f", "parameters": {"a": "</tool_call>"}}', "f(a=1)", "[f(a=1)]",
+    "<arg_value>", "</arg_value>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+    JSON_CALL, '{"name": "f", "parameters": {"a": "</tool_call>"}}', "f(a=1)", "[f(a=1)]",
     '{"name": "f"', ', "arguments": {', "}", "]", "{", "[", '"', "f", "<", "`", " ", "\n", "a", "; ", "é", "\\",
 ]  # fmt: skip
 SOUPS = st.lists(st.sampled_from(SOUP), max_size=12).map("".join)

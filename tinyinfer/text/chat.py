@@ -18,6 +18,7 @@ from .calls import NONE, tool_format
 from .markup import REASONING, Markup
 from .messages import check_tools, joined_parts, plain, prepare_messages
 from .tokenizer import Tokenizer
+from .tool_call import Names
 
 if TYPE_CHECKING:
     import jinja2

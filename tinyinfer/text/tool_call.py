@@ -9,7 +9,7 @@ from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
 Names = Collection[str] | None
-"""Of the tools that were offered, None where they are not known; a mapping has the parameters that hold text of each."""
+"""Of the tools that were offered, None where they are not known; a mapping also says which parameters are text."""
 
 
 @dataclass(frozen=True)
