@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 FLAGS_OF = {
     "n": ("samples",), "num_speculative_tokens": ("draft_max",), "branches": ("draft_branches",),
     "scheme": ("quantize",), "order": ("samplers",), "dry_breakers": ("dry_sequence_breaker",),
-    "json": ("json_object",), "context_full": ("context_shift",), "repetition_window": ("repetition_window", "repeat_last_n"),
+    "json": ("json_object",), "context_full": ("context_shift",),
+    "repetition_window": ("repetition_window", "repeat_last_n"),
     "frequency_window": ("frequency_window", "repeat_last_n"), "presence_window": ("presence_window", "repeat_last_n"),
     "grammar": ("grammar", "grammar_file"),
 }  # fmt: skip
