@@ -61,7 +61,7 @@ def commands(model: Path, folder: Path) -> dict[str, list[object]]:
 ])  # fmt: skip
 def test_ctrl_c(model: Path, tmp_path: Path, name: str):
     argv = commands(model, tmp_path)[name]
-    process = interrupted(argv, tmp_path, 3.0)
+    process = interrupted(argv, tmp_path, 2.0)
     assert process.returncode == 130, process.errors
     assert b"Traceback" not in process.errors
     left = {path.name for path in tmp_path.iterdir()} - {"in.jsonl", "text.txt", ".out.jsonl.lock", "page"}
