@@ -16,52 +16,90 @@ Tensors = dict[str, np.ndarray]
 
 def logits(config: dict[str, Any], tensors: Tensors, ids: list[int]) -> np.ndarray:
     """One forward over all ids: float64 [n, vocab]. `config` is in the form of version 5."""
-    gemma = config["model_type"] == "gemma3_text"
     w = {name: array.astype(np.float64) for name, array in tensors.items()}
-    x = w["model.embed_tokens.weight"][ids] * (math.sqrt(config["hidden_size"]) if gemma else 1.0)
-
-    def norm(x: np.ndarray, name: str) -> np.ndarray:
-        scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + config["rms_norm_eps"])
-        return scaled * (w[name] + 1 if gemma else w[name])
-
+    x = embedded(config, w, ids)
     for i in range(config["num_hidden_layers"]):
-        stem = f"model.layers.{i}."
-        seen = attention(config, w, stem, i, norm(x, stem + "input_layernorm.weight"), norm)
-        after, before_mlp = ("post_attention_layernorm.weight",) * 2
-        if gemma:
-            seen, before_mlp = norm(seen, stem + after), "pre_feedforward_layernorm.weight"
-        x = x + seen
-        thought = feed_forward(w, stem, norm(x, stem + before_mlp), gemma)
-        x = x + (norm(thought, stem + "post_feedforward_layernorm.weight") if gemma else thought)
+        x = layer(config, w, i, x, lambda normed, i=i: attention(config, w, i, normed))
+    return scored(config, w, x)
+
+
+def embedded(config: dict[str, Any], w: Tensors, ids: list[int]) -> np.ndarray:
+    x = w["model.embed_tokens.weight"][ids]
+    return x * math.sqrt(config["hidden_size"]) if is_gemma(config) else x
+
+
+def layer(config: dict[str, Any], w: Tensors, index: int, x: np.ndarray, attend: Any) -> np.ndarray:
+    """What a layer makes of float64 [n, hidden]; `attend` takes what its first norm gives."""
+    stem, gemma = f"model.layers.{index}.", is_gemma(config)
+    seen = attend(normed(config, w, x, stem + "input_layernorm.weight"))
+    after, before_mlp = ("post_attention_layernorm.weight",) * 2
+    if gemma:
+        seen, before_mlp = normed(config, w, seen, stem + after), "pre_feedforward_layernorm.weight"
+    x = x + seen
+    thought = feed_forward(w, stem, normed(config, w, x, stem + before_mlp), gemma)
+    return x + (normed(config, w, thought, stem + "post_feedforward_layernorm.weight") if gemma else thought)
+
+
+def scored(config: dict[str, Any], w: Tensors, x: np.ndarray) -> np.ndarray:
     head = w.get("lm_head.weight", w["model.embed_tokens.weight"])
-    return capped(norm(x, "model.norm.weight") @ head.T, config.get("final_logit_softcapping"))
+    return capped(normed(config, w, x, "model.norm.weight") @ head.T, config.get("final_logit_softcapping"))
 
 
-def attention(config: dict[str, Any], w: Tensors, stem: str, layer: int, x: np.ndarray, norm: Any) -> np.ndarray:
-    heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
-    dim = config.get("head_dim") or config["hidden_size"] // heads
-    stem += "self_attn."
+def normed(config: dict[str, Any], w: Tensors, x: np.ndarray, name: str) -> np.ndarray:
+    scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + config["rms_norm_eps"])
+    return scaled * (w[name] + 1 if is_gemma(config) else w[name])
+
+
+def is_gemma(config: dict[str, Any]) -> bool:
+    return config["model_type"] == "gemma3_text"
+
+
+def projected(config: dict[str, Any], w: Tensors, index: int, x: np.ndarray) -> list[np.ndarray]:
+    """Queries, keys and values, [n, heads, dim] each, before any rotation."""
+    heads, shared, dim = shape(config)
+    stem = f"model.layers.{index}.self_attn."
     if stem + "qkv_proj.weight" in w:
         q, k, v = np.split(x @ w[stem + "qkv_proj.weight"].T, [heads * dim, (heads + shared) * dim], axis=1)
     else:
         q, k, v = (x @ w[f"{stem}{n}_proj.weight"].T + w.get(f"{stem}{n}_proj.bias", 0.0) for n in "qkv")
     q, k, v = (a.reshape(len(x), -1, dim) for a in (q, k, v))
     if stem + "q_norm.weight" in w:
-        q, k = norm(q, stem + "q_norm.weight"), norm(k, stem + "k_norm.weight")
-    window = window_of(config, layer)
-    rope = rope_of(config, layer)
+        q, k = normed(config, w, q, stem + "q_norm.weight"), normed(config, w, k, stem + "k_norm.weight")
+    return [q, k, v]
+
+
+def shape(config: dict[str, Any]) -> tuple[int, int, int]:
+    """Heads of queries, of keys, and the size of one."""
+    heads = config["num_attention_heads"]
+    return heads, config["num_key_value_heads"], config.get("head_dim") or config["hidden_size"] // heads
+
+
+def attended(config: dict[str, Any], query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """What one token [heads, dim] makes of the keys and values [n, kv_heads, dim] that it sees."""
+    heads, shared, dim = shape(config)
+    scale, out = 1 / math.sqrt(config.get("query_pre_attn_scalar") or dim), np.zeros((heads, dim))
+    for h in range(heads):
+        g = h // (heads // shared)
+        scores = keys[:, g] @ query[h] * scale
+        shares = np.exp(scores - scores.max())
+        out[h] = shares / shares.sum() @ values[:, g]
+    return out
+
+
+def put_out(w: Tensors, index: int, out: np.ndarray) -> np.ndarray:
+    """The output projection of [n, heads, dim]."""
+    stem = f"model.layers.{index}.self_attn.o_proj."
+    return out.reshape(len(out), -1) @ w[stem + "weight"].T + w.get(stem + "bias", 0.0)
+
+
+def attention(config: dict[str, Any], w: Tensors, index: int, x: np.ndarray) -> np.ndarray:
+    q, k, v = projected(config, w, index, x)
+    window, rope, dim = window_of(config, index), rope_of(config, index), shape(config)[2]
     turn = [turns(rope, dim, config["max_position_embeddings"], t, len(x)) for t in range(len(x))]
     q, k = (np.stack([turned(row, turn[t]) for t, row in enumerate(a)]) for a in (q, k))
-    scale = 1 / math.sqrt(config.get("query_pre_attn_scalar") or dim)
-    out = np.zeros((len(x), heads, dim))
-    for t in range(len(x)):
-        first = 0 if window is None else max(t - window + 1, 0)
-        for h in range(heads):
-            g = h // (heads // shared)
-            scores = k[first : t + 1, g] @ q[t, h] * scale
-            shares = np.exp(scores - scores.max())
-            out[t, h] = shares / shares.sum() @ v[first : t + 1, g]
-    return out.reshape(len(x), -1) @ w[stem + "o_proj.weight"].T + w.get(stem + "o_proj.bias", 0.0)
+    firsts = [0 if window is None else max(t - window + 1, 0) for t in range(len(x))]
+    rows = [attended(config, q[t], k[first : t + 1], v[first : t + 1]) for t, first in enumerate(firsts)]
+    return put_out(w, index, np.array(rows))
 
 
 def feed_forward(w: Tensors, stem: str, x: np.ndarray, gemma: bool) -> np.ndarray:

@@ -9,7 +9,6 @@ a text that has rolled equals a cold run of what is left of it.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,19 @@ from hypothesis import strategies as st
 import tinyinfer
 from tests import float64_model
 from tests.chain_models import chain_checkpoint, say
-from tests.float64_model import capped, feed_forward, rope_of, turned, turns, window_of
+from tests.float64_model import (
+    attended,
+    embedded,
+    layer,
+    projected,
+    put_out,
+    rope_of,
+    scored,
+    shape,
+    turned,
+    turns,
+    window_of,
+)
 from tests.test_session import Random, common, text
 from tests.tiny_models import ARCHITECTURES, LLAMA_LIKE, WINDOWED, golden_folder
 from tinyinfer import LLM, cached_sequence
@@ -38,63 +49,34 @@ ROLLING = Rolling(CONTEXT, 4)  # 4 stay, 8 of 16 go
 
 def rolled_logits(config: dict[str, Any], tensors: dict, ids: list[int], rolling: Rolling) -> np.ndarray:
     """Logits after each token, float64 [n, vocab]: the rule, from config.json's keys."""
-    gemma = config["model_type"] == "gemma3_text"
     w = {name: array.astype(np.float64) for name, array in tensors.items()}
     kept: list[tuple[list, list]] = [([], []) for _ in range(config["num_hidden_layers"])]
-
-    def norm(x: np.ndarray, name: str) -> np.ndarray:
-        scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + config["rms_norm_eps"])
-        return scaled * (w[name] + 1 if gemma else w[name])
-
     found = []
     for id in ids:
         if len(kept[0][0]) == rolling.context:
             for lists in kept:
                 for held in lists:
                     del held[rolling.keep : rolling.keep + rolling.drop]
-        x = w["model.embed_tokens.weight"][[id]] * (math.sqrt(config["hidden_size"]) if gemma else 1.0)
+        x = embedded(config, w, [id])
         for i, held in enumerate(kept):
-            stem = f"model.layers.{i}."
-            seen = look(config, w, stem, i, norm(x, stem + "input_layernorm.weight"), norm, *held)
-            after, before_mlp = ("post_attention_layernorm.weight",) * 2
-            if gemma:
-                seen, before_mlp = norm(seen, stem + after), "pre_feedforward_layernorm.weight"
-            x = x + seen
-            thought = feed_forward(w, stem, norm(x, stem + before_mlp), gemma)
-            x = x + (norm(thought, stem + "post_feedforward_layernorm.weight") if gemma else thought)
-        head = w.get("lm_head.weight", w["model.embed_tokens.weight"])
-        found.append(capped(norm(x, "model.norm.weight") @ head.T, config.get("final_logit_softcapping"))[0])
+            x = layer(config, w, i, x, lambda normed, i=i, held=held: look(config, w, i, normed, *held))
+        found.append(scored(config, w, x)[0])
     return np.array(found)
 
 
-def look(
-    config: dict[str, Any], w: dict, stem: str, layer: int, x: np.ndarray, norm: Any, keys: list, values: list
-) -> np.ndarray:
+def look(config: dict[str, Any], w: dict, index: int, x: np.ndarray, keys: list, values: list) -> np.ndarray:
     """One token's attention over lists of keys that nothing has rotated yet, and of values."""
-    heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
-    dim = config.get("head_dim") or config["hidden_size"] // heads
-    stem += "self_attn."
-    if stem + "qkv_proj.weight" in w:
-        q, k, v = np.split(x @ w[stem + "qkv_proj.weight"].T, [heads * dim, (heads + shared) * dim], axis=1)
-    else:
-        q, k, v = (x @ w[f"{stem}{n}_proj.weight"].T + w.get(f"{stem}{n}_proj.bias", 0.0) for n in "qkv")
-    q, k, v = (a.reshape(-1, dim) for a in (q, k, v))
-    if stem + "q_norm.weight" in w:
-        q, k = norm(q, stem + "q_norm.weight"), norm(k, stem + "k_norm.weight")
-    keys.append(k)
-    values.append(v)
-    place, rope, longest = len(keys) - 1, rope_of(config, layer), config["max_position_embeddings"]
-    window = window_of(config, layer)
+    (query,), (key,), (value,) = projected(config, w, index, x)
+    keys.append(key)
+    values.append(value)
+    place, rope, window = len(keys) - 1, rope_of(config, index), window_of(config, index)
     first = 0 if window is None else max(place - window + 1, 0)
-    q = turned(q, turns(rope, dim, longest, place, place + 1))
-    seen = [turned(keys[p], turns(rope, dim, longest, p, place + 1)) for p in range(first, place + 1)]
-    scale, out = 1 / math.sqrt(config.get("query_pre_attn_scalar") or dim), []
-    for h in range(heads):
-        g = h // (heads // shared)
-        scores = np.array([key[g] @ q[h] for key in seen]) * scale
-        shares = np.exp(scores - scores.max())
-        out.append(shares / shares.sum() @ np.array([value[g] for value in values[first:]]))
-    return np.concatenate(out)[None] @ w[stem + "o_proj.weight"].T + w.get(stem + "o_proj.bias", 0.0)
+
+    def at(p: int, row: np.ndarray) -> np.ndarray:
+        return turned(row, turns(rope, shape(config)[2], config["max_position_embeddings"], p, place + 1))
+
+    seen = np.array([at(p, keys[p]) for p in range(first, place + 1)])
+    return put_out(w, index, attended(config, at(place, query), seen, np.array(values[first:]))[None])
 
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -191,3 +191,36 @@ def test_samples_sessions_and_engines_read_answers_alike():
     plain, read = Engine(llm).generate_many([prompt.ids, prompt])
     assert (plain.text, plain.tool_calls) == ("so " + "".join(CALL), ())
     assert (read.text, read.tool_calls) == ("so", llm.generate(prompt).tool_calls)
+
+
+TAGGED = {
+    "qwen3_coder": (
+        "{# <parameter= #}", "<tool_call>", "\n<function=", "f>\n", "<parameter=", "a>\n7", "\n</parameter>\n",
+        "</function>", "\n</tool_call>",
+    ),
+    "glm": (
+        "{# <arg_key> #}", "<tool_call>", "f\n", "<arg_key>", "a</arg_key>", "\n<arg_value>", "7</arg_value>",
+        "\n</tool_call>",
+    ),
+    "deepseek": (
+        "{# <｜tool▁call▁begin｜> #}", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>",
+        'f\n```json\n{"a": ', '"7"}', "\n```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_calls_between_tags_are_told_by_the_template_and_typed_by_the_tool(name: str):
+    """And none of their marks leaks, wherever the answer is cut."""
+    shown, *texts = TAGGED[name]
+    template = shown + "{% if tools %}{{ tools | tojson }}{% endif %}" + TEMPLATE
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    llm = saying("Wait.", *texts, template=template)
+    done = chat(llm, tools=tools)
+    assert (done.text, done.finish_reason) == ("Wait.", "tool_calls")
+    assert [(call.name, json.loads(call.arguments)) for call in done.tool_calls] == [("f", {"a": "7"})]
+    for max_tokens in range(1, len(texts) + 1):
+        cut = chat(llm, tools=tools, max_tokens=max_tokens)
+        assert cut.text == "Wait."
+        assert len(cut.tool_calls) <= 1

@@ -39,7 +39,7 @@ CONFIG = {
     "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32",
 }  # fmt: skip
 
-# cases.md's window model: a token sees itself and three before it in the first two layers, all in the third
+# the window model: a token sees itself and three before it in the first two layers, all in the third
 WINDOWED = {
     "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "sliding_window": 4,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "query_pre_attn_scalar": 10,

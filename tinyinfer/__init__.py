@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .speculative.drafter import Drafter
     from .speculative.model import ModelDrafter
     from .speculative.ngram import NgramDrafter
-    from .text.calls import ToolCall
+    from .text.tool_call import ToolCall
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ _HOMES = {
     "Beam": "beams", "Completion": "answer", "Piece": "answer", "Timings": "answer",
     "Drafter": "speculative.drafter", "ModelDrafter": "speculative.model", "NgramDrafter": "speculative.ngram",
     "Engine": "engine", "Score": "sampling.logprobs", "TokenLogprob": "sampling.logprobs",
-    "ToolCall": "text.calls",
+    "ToolCall": "text.tool_call",
 }  # fmt: skip
 
 __all__ = [

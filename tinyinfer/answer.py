@@ -17,8 +17,8 @@ from .rolling import Rolling
 from .sampling import SamplingParams
 from .sampling.logprobs import Scores, TokenLogprob
 from .sampling.sampler import Sampler
-from .text.calls import ToolCall
 from .text.markup import Said, joined
+from .text.tool_call import ToolCall
 
 if TYPE_CHECKING:
     from .speculative.speculation import Speculated

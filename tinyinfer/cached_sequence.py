@@ -75,13 +75,14 @@ class CachedSequence:
         if self.sequence.length != length:
             self._cut_to(len(self.ids) if self.sequence.can_rewind(length) else 0)
 
-    def fork(self) -> CachedSequence:
+    def fork(self, model: Model | None = None) -> CachedSequence:
         """A second sequence that holds the same; the memory is shared until either goes on.
 
+        With another `model`, of the same shape and dtype of keys and values, it goes on through that, without adapters.
         Sequences that share memory take their steps one at a time, in one thread.
         """
-        twin = CachedSequence(self.model, self.sequence.fork())
-        twin.ids, twin.adapters = list(self.ids), self.adapters
+        twin = CachedSequence(model or self.model, self.sequence.fork())
+        twin.ids, twin.adapters = list(self.ids), () if model else self.adapters
         twin._prefill_length, twin._text_length = self._prefill_length, self._text_length
         twin.rolling, twin.dropped, twin._dropped_at = self.rolling, self.dropped, self._dropped_at
         return twin

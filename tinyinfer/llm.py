@@ -310,8 +310,9 @@ class LLM(Asking):
         """Answer a conversation in the model's own template, yielding pieces as they come.
 
         `tools` are descriptions as in OpenAI's API. What the model calls, and what it thinks before it answers, is kept
-        apart from the text, see `Completion`; `tool_format` names how calls are written ("hermes", "llama3", "mistral",
-        "granite", "gemma"; "none" leaves all in the text) where the template does not show it.
+        apart from the text, see `Completion`; `tool_format` names how calls are written, see `text/calls.py` ("hermes",
+        "llama3", "mistral", "granite", "gemma", "qwen3_coder", "glm", "deepseek"; "none" leaves all in the text), where
+        the template does not show it.
 
         Raises `TemplateError` where the template refuses the conversation, and `BadRequest` where it has no place for
         tools; else as `stream` does.

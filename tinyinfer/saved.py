@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,12 @@ class SavedCache:
 
 
 def write_cache(held: CachedSequence, key: Key, name: str, file: str | os.PathLike) -> None:
-    """Write what a sequence holds to a file, which is there when it is whole; an older one is replaced."""
+    """Write what a sequence holds to a file, which is there when it is whole; an older one is replaced.
+
+    Raises `BadRequest` where a folder stands in its place.
+    """
+    if Path(file).is_dir():
+        raise BadRequest(f"{file}: a saved cache is a file, and a folder stands there", "file")
     write_safetensors(file, *_content(held, key, name))
 
 

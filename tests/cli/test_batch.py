@@ -58,7 +58,7 @@ def test_wrong_usage_is_one_sentence(model, tmp_path):
         ([model, asked, asked], "can't be written into the file of requests"),
         ([model, tmp_path / "absent", out], "absent: No such file"),
         (["nothing", asked, out], "nothing"),
-        ([model, asked, out, "--slots", "0"], "slots should be"),
+        ([model, asked, out, "--slots", "0"], "--slots should be"),
     ]:
         assert message in refused(tinyinfer("batch", *argv))
     out.write_text("notes\n")

@@ -46,7 +46,7 @@ def test_a_chat_goes_on_past_its_context(models: Path):
 
 def test_what_is_not_possible_is_refused(models: Path):
     said = refused(tinyinfer("run", models / "hi", "Hello", "--context-shift", "--keep", "59"))
-    assert "context_keep should be a number up to 58" in said
+    assert "--keep should be a number up to 58" in said
     said = refused(tinyinfer("run", models / "hi", "Hello", "--keep", "5"))
     assert "--keep says nothing by itself: give --context-shift too" in said
     for command in (["run", models / "hi", "Hello"], ["chat", models / "hi"]):

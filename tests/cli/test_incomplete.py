@@ -32,7 +32,7 @@ def said(command: str, model: Path, out: Path, capsys: pytest.CaptureFixture) ->
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("lacking", ["lm_head.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight"])
 def test_a_tensor_that_is_missing(command: str, lacking: str, tmp_path: Path, capsys: pytest.CaptureFixture):
-    """cases.md B13, and its kind: an untied model without a head, or any model without another tensor."""
+    """Never random weights: an untied model without a head, or any model without another tensor."""
     config, tensors = random_model()
     write_model(tmp_path / "model", config, {name: array for name, array in tensors.items() if name != lacking})
     with pytest.raises(BadCheckpoint) as caught:
@@ -53,7 +53,7 @@ def test_a_tensor_of_another_shape(command: str, tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("head", [True, False])
 def test_tied_and_untied_heads(command: str, tied: bool, head: bool, tmp_path: Path, capsys: pytest.CaptureFixture):
-    """The four combinations of B13, through a command and loaded again: three work, the last is refused by name."""
+    """Tied or not, with a head or without, through a command: three work, the last is refused by name."""
     config, tensors = random_model(tie_word_embeddings=tied, hidden_size=64, intermediate_size=64)
     tensors["lm_head.weight"] = np.random.default_rng(1).normal(size=(97, 64)).astype(np.float32)
     if not head:

@@ -150,3 +150,18 @@ def test_two_texts_or_none_are_refused(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(BadRequest, match="the prompt is needed"):
         text_argument(None, None, "the prompt")
+
+
+def test_a_message_names_the_flag_that_was_typed_and_no_other():
+    parser = Parser("run MODEL", "answer")
+    parser.add_argument("-n", "--max-tokens", dest="max_tokens")
+    parser.add_argument("--repeat-last-n", dest="repeat_last_n")
+    parser.add_argument("--samples")
+    said = "max_tokens should be a whole number from 0, found -5"
+    assert parser.in_flags(said, ["-n", "-5"]) == said.replace("max_tokens", "-n")
+    assert parser.in_flags(said, ["--max-tokens=-5"]) == said.replace("max_tokens", "--max-tokens")
+    for argv in ([], ["--max-tokens-more", "5"]):
+        assert parser.in_flags(said, argv) == said
+    assert parser.in_flags("repetition_window is wrong", ["--repeat-last-n", "-7"]) == "--repeat-last-n is wrong"
+    assert parser.in_flags("n should be 1", ["--samples", "0"]) == "--samples should be 1"
+    assert parser.in_flags("/tmp/n: no file", ["--samples", "0"]) == "/tmp/n: no file"

@@ -82,7 +82,7 @@ def test_what_is_quantized_already_is_kept_or_made_anew(tmp_path: Path):
     [
         (["--scheme", "int3"], "invalid choice: 'int3'"),
         (["--group-size", "33"], "groups of 33 does not exist"),
-        (["--head", "int3"], "head should be one of"),
+        (["--head", "int3"], "--head should be one of"),
         (["--embedding", "int4"], "embedding: this model has no head beside it"),
         (["--scheme", "int8", "--symmetric"], "32, symmetric does not exist; int8-g32, int8-row do"),
         (["--keep", "["], "regular expression"),

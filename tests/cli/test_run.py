@@ -101,8 +101,8 @@ def test_the_best_of_a_beam_search(models):
         (["--length-penalty", "2"], "--length-penalty is about a beam search: give --num-beams as well"),
         (["--num-beams", "2", "--samples", "2"], "--samples draws and --num-beams does not"),
         (["--num-beams", "2", "--speculate", "ngram"], "a beam search is not drafted"),
-        (["--num-beams", "0"], "num_beams should be a whole number from 1"),
-        (["--num-beams", "2", "--temp", "1"], "temperature has no place in a beam search"),
+        (["--num-beams", "0"], "--num-beams should be a whole number from 1"),
+        (["--num-beams", "2", "--temp", "1"], "--temp has no place in a beam search"),
         (["--num-beams", "2", "--early-stopping", "sometimes"], "--early-stopping"),
     ],
     ids=str,
@@ -181,7 +181,7 @@ def test_threads_are_set_before_the_libraries_that_read_them_are_loaded(models):
     argv = [sys.executable, "-c", program, "run", models / "hi", "a", "--raw", "-t", "1"]
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
     assert done.stdout == "bcd\n1 1\n"
-    assert "threads should be a whole number from 1 to 1024, found 0" in refused(
+    assert "-t should be a whole number from 1 to 1024, found 0" in refused(
         tinyinfer("run", models / "hi", "a", "-t", "0")
     )
 
@@ -272,7 +272,7 @@ def test_an_answer_of_a_given_form(models, tmp_path):
     assert (record["text"], record["finish_reason"]) == ("Hi!", "stop")
     assert record["sampling"]["choice"] == ["Ha", "Hi!"]
     schema.write_text('{"items": {"uniqueItems": true}}')
-    expected = "tinyinfer: error: json_schema: #/items/uniqueItems is not supported: it could not be enforced\n"
+    expected = "tinyinfer: error: --json-schema: #/items/uniqueItems is not supported: it could not be enforced\n"
     assert refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", schema)) == expected
     assert "No such file" in refused(tinyinfer("run", models / "hi", "Hello", "--json-schema", tmp_path / "none"))
 

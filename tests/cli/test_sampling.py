@@ -135,7 +135,7 @@ def test_samples(model, call):
     assert (code, out) == (0, "bé\n" * 3)
     assert [f"sample {i} of 3, seed {i + 4}" in err for i in (1, 2, 3)] == [True] * 3
     assert [run["sampling"]["seed"] for run in json.loads(call(*flags, "--json")[1])] == [5, 6, 7]
-    assert "n should be a whole number from 1" in call("run", model, "a", "--samples", "0")[2]
+    assert "--samples should be a whole number from 1" in call("run", model, "a", "--samples", "0")[2]
 
 
 def test_verbose_shows_what_is_not_neutral(model, call):
@@ -164,7 +164,7 @@ def test_perplexity(model, call, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "text", "message"),
     [
-        (["--stride", "0"], "abc", "stride should be from 1"),
+        (["--stride", "0"], "abc", "--stride should be from 1"),
         (["-c", "1"], "abc", "at least 2 tokens"),
         (["-c", "9999"], "abc", "found 9999"),
         ([], "", "the text is empty"),

@@ -72,7 +72,9 @@ def test_json_holds_the_calls(models: Path):
 def test_the_format_can_be_named(models: Path):
     done = tinyinfer("run", models / "calls", "Hello", "--tool-format", "hermes")
     assert without_ids(json.loads(done.stdout)) == CALLED
-    assert "tool_format should be one of" in refused(tinyinfer("run", models / "calls", "Hello", "--tool-format", "x"))
+    assert "--tool-format should be one of" in refused(
+        tinyinfer("run", models / "calls", "Hello", "--tool-format", "x")
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,8 +82,9 @@ def test_the_format_can_be_named(models: Path):
     [
         (b"{", "not JSON"),
         (b"\xff", "not UTF-8"),
-        (b"{}", "tools should be a list of dicts"),
-        (b"[1]", "tools should be a list of dicts"),
+        (b"null", "expected a list of tools, found null"),
+        (b"{}", "--tools should be a list of dicts"),
+        (b"[1]", "--tools should be a list of dicts"),
         (b"[" * 100_000, "not JSON"),
     ],
 )

@@ -120,7 +120,7 @@ exact = pytest.mark.skipif(not use_compiled(), reason="BLAS gives other floats f
 def test_any_company_gives_what_a_request_gives_alone(
     kind: str, order: list[int], waits: list[int], slots: int, step_tokens: int, blocks: int, prefixes: bool
 ):
-    """B26: joined and left at different steps, in any order, with few slots, small steps, and blocks running out."""
+    """As alone: joined and left at different steps, in any order, with few slots, and blocks running out."""
     llm = llm_of(kind)
     block = llm.model.new_cache().block_bytes
     limit = block * blocks or None

@@ -180,7 +180,7 @@ def test_a_client_gets_its_own_exceptions(client: openai.OpenAI):
         client.chat.completions.create(model="chain", messages=ASK, temperature=-1, stream=True)
 
 
-# ---- B05, B07: what the template says
+# ---- what the template says: its BOS and no other, its refusals
 
 
 def test_a_template_that_refuses_is_quoted(server: Served):

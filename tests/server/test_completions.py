@@ -111,7 +111,7 @@ def test_a_streamed_echo_has_no_log_probabilities(server: Served):
     assert server.refused("/v1/completions", body)["param"] == "echo"
 
 
-# ---- B23, S3: too long, empty, and at the limit
+# ---- too long, empty, and at the limit
 
 
 def test_a_prompt_as_long_as_the_context_and_one_longer():

@@ -29,7 +29,7 @@ class _Scripted(Drafting):
         self.ids += ids
         return 0
 
-    def draft(self, count: int) -> Draft | None:
+    def draft(self, count: int, held: object) -> Draft | None:
         draft = self.drafter.script(list(self.ids), count)
         if draft:
             self.drafter.drafts_made.append(draft)

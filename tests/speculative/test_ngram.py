@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.errors import BadRequest
 from tinyinfer.sampling import SamplingParams
 from tinyinfer.sampling.sampler import Sampler
@@ -46,7 +49,7 @@ def drafts(text: list[int], count: int, **settings) -> tuple[list[int], list[int
     drafting = NgramDrafter(**settings).begin(Sampler(SamplingParams(), 50))
     if drafting.look(text) is None:
         return [], []
-    draft = drafting.draft(count)
+    draft = drafting.draft(count, MagicMock(CachedSequence))
     return draft.ids, draft.parents
 
 

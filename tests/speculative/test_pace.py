@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.speculative.scripted import Scripted
+from tinyinfer.speculative.acceptance import Acceptance
 from tinyinfer.speculative.costs import LONG, Costs
-from tinyinfer.speculative.pace import Acceptance, Pace
+from tinyinfer.speculative.pace import AHEAD, Pace
 
 
 def run(tokens: int, alpha: float, slope: float, drafting: float = 0.0, longest: int = 8, seed: int = 0, noise=0.0):
@@ -104,6 +105,35 @@ def test_what_would_have_to_be_read_first_counts():
         pace.note_plain(1.0, 0.0)
     assert pace.length(0, 50, lambda n: n) > 0
     assert pace.length(0, 50, lambda n: n, owed=30.0) == 0
+
+
+def test_what_is_read_once_must_come_in_again_by_as_many_tokens_as_there_were_or_may_be():
+    """Drafts of one id, half of them right, at passes of 1 and 1.2: each token saves 1 - 1.2 / 1.5 of a second."""
+    drafter = Scripted(lambda ids, count: None, 1, adaptive=True)
+    drafter.passes.note(2, 1.2)
+    pace = Pace(drafter)
+    pays = {}
+    for said in range(1, 201):
+        pace.note_plain(1.0, 0.0)
+        pays[said] = [pace.length(0, room, lambda n: n, owed=20.0) for room in (90, 110, 1000)]
+        drafter.passes.note(2, 1.2)
+    assert pays[AHEAD] == [0, 0, 0]  # it saves 12.8
+    assert pays[99] == [0, 0, 0]
+    assert pays[101] == [0, 1, 1]
+    assert pays[200] == [0, 1, 1]
+
+
+def test_how_often_a_drafter_was_right_is_known_to_the_next_text_where_it_is_the_drafters_own():
+    for own in (True, False):
+        drafter = Scripted(lambda ids, count: None, 4, adaptive=True)
+        drafter.acceptances = {} if own else None
+        first = Pace(drafter)
+        for _ in range(3):
+            first.note_plain(1.0, 0.0)
+        for _ in range(20):
+            first.note_draft(0, 4, 0, True, 1, 0.0, 1.4, 0.0)
+        second = Pace(drafter)
+        assert (second.length(0, 50, lambda n: n, owed=1.0) == 0) == own
 
 
 def test_chances_go_by_place_and_fade():

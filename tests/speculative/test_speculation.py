@@ -75,7 +75,7 @@ def same(llm: LLM, speculate: Any, prompt: list[int] = PROMPT, again: bool = Tru
     return found
 
 
-# ---- B27's list
+# ---- drafted text must equal plain text: whatever is drafted, at whatever length, wherever it ends
 
 
 @pytest.mark.parametrize("kv_dtype", ["float32", "float16", "int8"])
@@ -199,6 +199,65 @@ def test_max_tokens_inside_a_draft(max_tokens: int):
 def test_the_context_ends_inside_a_draft():
     llm = LLM(checkpoint(), context=20, kv_dtype="float32")
     assert len(same(llm, ModelDrafter(llm, 8, adaptive=False), again=False, max_tokens=None).ids) == 15
+
+
+# ---- the model in fewer bits, on its own keys and values
+
+
+@cache
+def rounded(kind: str = "plain", kv_dtype: str = "float32") -> LLM:
+    llm = model(kind, kv_dtype)
+    return LLM(quantize_checkpoint(llm.checkpoint, scheme="int8"), llm.context, kv_dtype=kv_dtype, threads=2)
+
+
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+@pytest.mark.parametrize("kind", ["plain", "window"])
+@pytest.mark.parametrize("branches", [1, 3])
+def test_the_model_in_fewer_bits_reads_the_models_own_keys(kind: str, kv_dtype: str, branches: int):
+    """What it drafts leaves no trace, in the cache or in its blocks, and it never reads the prompt."""
+    llm, draft = model(kind, kv_dtype), rounded(kind, kv_dtype)
+    for longest in (1, 4, 9):
+        drafter = ModelDrafter(draft, longest, branches, adaptive=False, reads_targets_keys=True)
+        record = same(llm, drafter, again=longest == 4).speculation
+        assert record.alpha > 0.5
+    assert drafter.catching_up.count(1) == 0
+    session = llm.session()
+    session.generate(PROMPT, max_tokens=40, temperature=0, speculate=drafter)
+    for table in session._held.sequence.tables:
+        assert table.pool.num_blocks - table.pool.num_free == len(table.blocks)
+
+
+def test_a_draft_cut_short_gives_its_blocks_back(monkeypatch: pytest.MonkeyPatch):
+    llm, draft = model(), rounded()
+    expected = llm.generate(PROMPT, max_tokens=40, temperature=0).ids
+    for branches in (1, 3):
+        session, forward, calls = llm.session(), draft.model.forward, []
+
+        def breaks(chunks, forward=forward, calls=calls):
+            calls.append(len(chunks))
+            if len(calls) == 7:
+                raise KeyboardInterrupt
+            return forward(chunks)
+
+        drafter = ModelDrafter(draft, 9, branches, adaptive=False, reads_targets_keys=True)
+        monkeypatch.setattr(draft.model, "forward", breaks)
+        with pytest.raises(KeyboardInterrupt):
+            session.generate(PROMPT, max_tokens=40, temperature=0, speculate=drafter)
+        monkeypatch.setattr(draft.model, "forward", forward)
+        held = session._held.sequence
+        assert held.length == len(session.cached_ids)
+        pool = held.cache.pools[0]
+        assert pool.num_blocks - pool.num_free == len(held.tables[0].blocks)
+        assert session.generate(PROMPT, max_tokens=40, temperature=0).ids == expected
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-mla", "gemma2", "gpt-oss", "phi3-longrope", "llama-rope-dynamic"])
+def test_other_families_in_fewer_bits(name: str):
+    """Whether rotations go by the length of the text or not."""
+    llm = LLM(open_checkpoint(golden_folder(name)), kv_dtype="float32", threads=2)
+    drafter = ModelDrafter(llm, 6, adaptive=False, reads_targets_keys=True)
+    found = same(llm, drafter, [5, 6, 5, 6], again=False, max_tokens=min(llm.context - 4, 60), ignore_eos=True)
+    assert found.speculation.alpha in (1, None)  # nothing is drafted where every token turns by another angle
 
 
 # ---- sampling
@@ -340,6 +399,7 @@ def test_load_takes_it_too(tmp_path):
     random_model(tmp_path / "model", 3, hidden_size=64)
     llm = load(tmp_path / "model", speculate="int8", kv_dtype="float32")
     assert isinstance(llm.drafter, ModelDrafter)
+    assert llm.drafter.reads_targets_keys
     found = llm.generate(PROMPT, max_tokens=40, temperature=0)
     assert found.speculation.tokens == 39
     assert found.ids == llm.generate(PROMPT, max_tokens=40, temperature=0, speculate="off").ids

@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tinyinfer.errors import BadRequest
-from tinyinfer.text.calls import FORMATS, Reader, ToolFormat, may_begin_call, template_format, tool_format
+from tinyinfer.text.calls import FORMATS, may_begin_call, template_format, tool_format
 from tinyinfer.text.chat import ChatTemplate
 from tinyinfer.text.markup import Markup, MarkupParser, Said
+from tinyinfer.text.tool_call import Reader, ToolFormat
 
 THINK = ("<think>", "</think>")
 MISTRAL = frozenset(["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"])
@@ -47,6 +48,7 @@ def calls_in(said: Said) -> list[tuple[str, Any]]:
 
 JSON_CALL = '{"name": "f", "arguments": {"a": 1}}'
 ONE = [("f", {"a": 1})]
+QWEN_CALL = "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>"
 VALID = {
     "hermes": ("hermes", f"<tool_call>\n{JSON_CALL}\n</tool_call>", ONE),
     "hermes, two": (
@@ -103,6 +105,58 @@ VALID = {
     "gemma, a list": ("gemma", "[f(a=1), g()]", [*ONE, ("g", {})]),
     "gemma, JSON": ("gemma", '{"name": "f", "parameters": {"a": 1}}', ONE),
     "gemma, a block of JSON": ("gemma", '```json\n{"name": "f", "parameters": {"a": 1}}\n```', ONE),
+    "qwen3_coder": (
+        "qwen3_coder",
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        ONE,
+    ),
+    "qwen3_coder, two": (
+        "qwen3_coder",
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=g>\n</function>\n</tool_call>",
+        [*ONE, ("g", {})],
+    ),
+    "qwen3_coder, two in one": (
+        "qwen3_coder", f"<tool_call>{QWEN_CALL}\n<function=g></function></tool_call>", [*ONE, ("g", {})]
+    ),
+    "qwen3_coder, half its marks": ("qwen3_coder", f"{QWEN_CALL}\n</tool_call>", ONE),
+    "qwen3_coder, an end inside of text": (
+        "qwen3_coder",
+        "<tool_call><function=f><parameter=a>\n\nx </parameter> y\n</parameter><parameter=b>[1, {}]</parameter>"
+        "</function></tool_call>",
+        [("f", {"a": "\nx </parameter> y", "b": [1, {}]})],
+    ),
+    "glm": ("glm", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", ONE),
+    "glm, two": (
+        "glm",
+        "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>\n<tool_call>g\n</tool_call>",
+        [*ONE, ("g", {})],
+    ),
+    "glm, texts": (
+        "glm",
+        "<tool_call>f\n<arg_key>a b</arg_key>\n<arg_value> x\ny</arg_value>\n<arg_key>c</arg_key>\n"
+        "<arg_value>True</arg_value>\n</tool_call>",
+        [("f", {"a b": " x\ny", "c": True})],
+    ),
+    "deepseek": (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+        '{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        ONE,
+    ),
+    "deepseek, two": (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+        '{"a": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>my-g\n```json\n'
+        "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        [*ONE, ("my-g", {})],
+    ),
+    "deepseek, since 3.1": (
+        "deepseek",
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
+        "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        [*ONE, ("g", {})],
+    ),
 }  # fmt: skip
 
 
@@ -136,6 +190,32 @@ def test_ids_that_the_model_gives_are_kept():
     assert read("[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", "mistral").tool_calls[0].id == "abcdefghi"
     said = read('[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "123456789"}]', "mistral")
     assert said.tool_calls[0].id == "123456789"
+
+
+def test_what_a_tool_says_is_text_stays_as_it_is():
+    """Between tags nothing says whether 1 is a number: the tool's description does."""
+    tools = {"f": frozenset("a")}
+    for format, text in (
+        ("qwen3_coder", "<function=f><parameter=a>1</parameter><parameter=b>1</parameter></function>"),
+        ("glm", "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key><arg_value>1</arg_value>"
+                "</tool_call>"),
+    ):  # fmt: skip
+        assert calls_in(read(text, format, names=tools)) == [("f", {"a": "1", "b": 1})]
+        assert calls_in(read(text, format)) == [("f", {"a": 1, "b": 1})]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1", 1), ("-2.5", -2.5), ('"x"', "x"), ("true", True), ("False", False), ("None", None), ("null", None),
+        ("[1, 2]", [1, 2]), ("", ""), ("NaN", "NaN"), ("1e999", "1e999"), ("01", "01"), ("a: b", "a: b"),
+        ("[" * 100_000, "[" * 100_000), ("9" * 5000, "9" * 5000),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_any_other_value_between_tags_is_json_where_it_reads_as_such(value: str, expected: Any):
+    said = said_in([f"<function=f><parameter=a>\n{value}\n</parameter></function>"], Markup(FORMATS["qwen3_coder"]))
+    assert calls_in(said) == [("f", {"a": expected})]
 
 
 # --- what is no valid call is text ---
@@ -178,6 +258,27 @@ INVALID = {
     "gemma, other JSON": ("gemma", '```json\n{"a": 1}\n```\nis it'),
     "gemma, a list of numbers": ("gemma", "[1, 2, 3]"),
     "gemma, another name": ("gemma", "[h(a=1)]"),
+    "qwen3_coder, JSON": ("qwen3_coder", f"<tool_call>{JSON_CALL}</tool_call>"),
+    "qwen3_coder, no name": ("qwen3_coder", "<tool_call><function=></function></tool_call>"),
+    "qwen3_coder, words": ("qwen3_coder", "Write <function= or <tool_call> here"),
+    "qwen3_coder, twice": (
+        "qwen3_coder",
+        "<function=f><parameter=a>1</parameter><parameter=a>2</parameter></function>",
+    ),
+    "qwen3_coder, never ended": ("qwen3_coder", "<tool_call><function=f><parameter=a>1"),
+    "glm, JSON": ("glm", f"<tool_call>{JSON_CALL}</tool_call>"),
+    "glm, words": ("glm", "<tool_call>f and g</tool_call>"),
+    "glm, no value": ("glm", "<tool_call>f<arg_key>a</arg_key></tool_call>"),
+    "glm, never ended": ("glm", "<tool_call>f<arg_key>a</arg_key><arg_value>1"),
+    "deepseek, nothing": ("deepseek", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"),
+    "deepseek, a list": (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>[1]<｜tool▁call▁end｜>",
+    ),
+    "deepseek, broken": (
+        "deepseek",
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": oops}<｜tool▁call▁end｜> and on',
+    ),
 }
 
 
@@ -310,7 +411,10 @@ def test_what_a_template_prints_of_calls_is_read_back():
 
 SOUP = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "```tool_code",
-    "```json", "```", JSON_CALL, '{"name": "f", "parameters": {"a": "</tool_call>"}}', "f(a=1)", "[f(a=1)]",
+    "```json", "```", "<function=f>", "<parameter=a>", "</parameter>", "</function>", "f\n<arg_key>a</arg_key>",
+    "<arg_value>", "</arg_value>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+    JSON_CALL, '{"name": "f", "parameters": {"a": "</tool_call>"}}', "f(a=1)", "[f(a=1)]",
     '{"name": "f"', ', "arguments": {', "}", "]", "{", "[", '"', "f", "<", "`", " ", "\n", "a", "; ", "é", "\\",
 ]  # fmt: skip
 SOUPS = st.lists(st.sampled_from(SOUP), max_size=12).map("".join)
@@ -380,8 +484,10 @@ def test_nothing_is_lost_where_there_is_no_call(text: str):
         ("{{ tools }}```tool_code", "gemma"),
         ("{{ tools }}", "none"),
         ("{{ messages }}<tool_call>", "none"),
-        ("{{ tools }}<tool_call><function=f>", "none"),
-        ("{{ tools }}<tool_call>f<arg_key>", "none"),
+        ("{{ tools }}<tool_call><function=f>{}", "none"),
+        ("{{ tools }}<tool_call><function=f><parameter=a>", "qwen3_coder"),
+        ("{{ tools }}<tool_call>f<arg_key>", "glm"),
+        ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "deepseek"),
         ("", "none"),
     ],
 )

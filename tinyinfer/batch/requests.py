@@ -5,19 +5,22 @@ A line is {"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import BadRequest
+from ..strict_json import parse_object
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 KEYS = ("custom_id", "method", "url", "body")
 LONGEST_LINE = 2**24  # bytes: no context in use holds as much text
 LONGEST_ID = 512  # characters
+BOM = codecs.BOM_UTF8  # which some editors put at the beginning
 ID_PREFIX = "batch_req_"
 
 
@@ -89,34 +92,7 @@ def request_at(number: int, raw: bytes, offset: int = 0) -> BatchRequest:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"not UTF-8 text: byte {raw[error.start]:#04x} at {error.start:,}") from None
-    except RecursionError:
-        raise BadRequest("not JSON that can be read: it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise BadRequest(f"not JSON: {error.msg} at character {error.pos:,}") from None
-    except ValueError as error:
-        raise BadRequest(
-            str(error) if isinstance(error, BadRequest) else f"not JSON that can be read: {error}"
-        ) from None
-    if not isinstance(found, dict):
-        raise BadRequest(f"expected a JSON object, found {type(found).__name__}")
-    return found
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadRequest(f"the key {twice[:80]!r} stands twice in one object")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise BadRequest(f"not JSON: {name} is no number there")
+    return parse_object(raw.removeprefix(BOM), lambda reason, key: BadRequest(reason))
 
 
 def _custom_id(found: dict[str, Any]) -> str:

@@ -97,13 +97,18 @@ def _run(argv: list[str]) -> int:
     if name in COMMANDS:
         import importlib
 
+        from ..errors import BadRequest
         from .options import Parser
 
         module, usage, summary = COMMANDS[name]
         command = getattr(importlib.import_module(f".{module}", __name__), f"{name}_command")
         parser = Parser(usage, summary)
         action = command(parser)
-        return action(parser.parse(argv[1:]))
+        try:
+            return action(parser.parse(argv[1:]))
+        except BadRequest as error:
+            error.args = (parser.in_flags(str(error), argv[1:]),)
+            raise
     if name in ("--version", "-V"):
         from .. import __version__
 

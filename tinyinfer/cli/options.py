@@ -16,6 +16,15 @@ from .output import note
 if TYPE_CHECKING:
     from ..llm import LLM
 
+# where a flag sets what is called otherwise in Python: that name, and those of flags
+FLAGS_OF = {
+    "n": ("samples",), "num_speculative_tokens": ("draft_max",), "branches": ("draft_branches",),
+    "scheme": ("quantize",), "order": ("samplers",), "dry_breakers": ("dry_sequence_breaker",),
+    "json": ("json_object",), "context_full": ("context_shift",),
+    "repetition_window": ("repetition_window", "repeat_last_n"),
+    "frequency_window": ("frequency_window", "repeat_last_n"), "presence_window": ("presence_window", "repeat_last_n"),
+    "grammar": ("grammar", "grammar_file"),
+}  # fmt: skip
 THREAD_VARIABLES = (
     "TINYINFER_THREADS",
     "OMP_NUM_THREADS",
@@ -43,6 +52,16 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Parse flags and positional arguments in any order."""
         return self.parse_intermixed_args(argv)
+
+    def in_flags(self, message: str, argv: list[str]) -> str:
+        """A message that begins with what Python calls a setting, with the flag that was typed for it, if one was."""
+        name = re.match(r"\w*", message)[0]
+        for action in self._actions:
+            if action.dest in FLAGS_OF.get(name, (name,)):
+                for flag in action.option_strings:
+                    if any(arg == flag or arg.startswith(f"{flag}=") for arg in argv):
+                        return flag + message[len(name) :]
+        return message
 
     def error(self, message: str) -> NoReturn:
         """Raise `BadRequest` rather than exit."""

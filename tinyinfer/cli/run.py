@@ -163,11 +163,14 @@ def _tools(file: str | None) -> Any:
     if file is None:
         return None
     try:
-        return json.loads(decoded(Path(file).read_bytes(), file))
+        tools = json.loads(decoded(Path(file).read_bytes(), file))
     except (ValueError, RecursionError) as error:
         if isinstance(error, BadRequest):
             raise
         raise BadRequest(f"--tools {file}: not JSON: {error}", "tools") from None
+    if tools is None:  # which to `LLM.chat` means that there are none
+        raise BadRequest(f"--tools {file}: expected a list of tools, found null", "tools")
+    return tools
 
 
 def _prompt(

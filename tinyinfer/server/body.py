@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
+from ..strict_json import parse_object
 from .errors import CLOSE, Refusal
 
 
@@ -27,7 +27,7 @@ async def read_object(request: Request, most_bytes: int, seconds: float) -> dict
         raw = await asyncio.wait_for(_read(request, most_bytes), seconds)
     except asyncio.TimeoutError:
         raise Refusal(408, f"the body was not there after {seconds:g} seconds", headers=CLOSE) from None
-    return parse_object(raw)
+    return parse_object(raw, lambda reason, key: Refusal(400, f"the body: {reason}", key))
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:
@@ -45,33 +45,3 @@ async def _read(request: Request, most_bytes: int) -> bytes:
             raise too_large
         if not message.get("more_body"):
             return b"".join(parts)
-
-
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """Strict JSON: UTF-8, no key twice, no NaN. Raises `Refusal` with status 400."""
-    try:
-        text = raw.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        where = f"byte {raw[error.start]:#04x} at {error.start:,}"
-        raise Refusal(400, f"the body is not UTF-8: {where}") from None
-    except RecursionError:
-        raise Refusal(400, "the body is nested too deeply") from None
-    except ValueError as error:  # also whole numbers of thousands of digits
-        raise Refusal(400, f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise Refusal(400, f"the body should be a JSON object, found {text[:40]!r}")
-    return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise Refusal(400, f"the body has {twice[:80]!r} twice in one object", twice[:80])
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")

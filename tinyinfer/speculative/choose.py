@@ -35,7 +35,7 @@ def drafter_for(llm: LLM, wish: Any) -> Drafter | None:
         return None
     if wish == "ngram":
         return NgramDrafter()
-    return ModelDrafter(draft_model(llm, wish))
+    return _model_drafter(llm, wish)
 
 
 def draft_model(llm: LLM, wish: Any) -> LLM:
@@ -45,7 +45,7 @@ def draft_model(llm: LLM, wish: Any) -> LLM:
     how = {"kv_dtype": llm.model.kv_dtype, "threads": llm.model.threads}
     if isinstance(wish, LLM):
         draft = wish
-    elif isinstance(wish, str) and wish in (*SCHEMES, *FORMS):
+    elif _is_form(wish):
         return LLM(quantize_checkpoint(llm.checkpoint, scheme=wish), llm.context, **how)
     elif isinstance(wish, str | os.PathLike):
         draft = load(wish, **how)
@@ -74,4 +74,12 @@ def _from_mapping(llm: LLM, wish: dict[str, Any]) -> Drafter | None:
     settings = {names[key]: value for key, value in wish.items()}
     if method == "ngram":
         return NgramDrafter(**settings)
-    return ModelDrafter(draft_model(llm, model), **settings)
+    return _model_drafter(llm, model, **settings)
+
+
+def _model_drafter(llm: LLM, wish: Any, **settings: Any) -> Drafter:
+    return ModelDrafter(draft_model(llm, wish), reads_targets_keys=_is_form(wish), **settings)
+
+
+def _is_form(wish: Any) -> bool:
+    return isinstance(wish, str) and wish in (*SCHEMES, *FORMS)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ..cached_sequence import CachedSequence
 from ..errors import BadRequest
 from ..sampling.sampler import Sampler
+from .acceptance import Acceptance
 from .costs import Costs
 from .draft import Draft
 
@@ -28,8 +30,11 @@ class Drafting(ABC):
         """
 
     @abstractmethod
-    def draft(self, count: int) -> Draft | None:
-        """A draft of up to `count` ids after the text last looked at."""
+    def draft(self, count: int, held: CachedSequence) -> Draft | None:
+        """A draft of up to `count` ids after the text last looked at, of which the target model has `held` all but one.
+
+        What `held` holds may be read, and is left as it is.
+        """
 
     def depth(self, count: int) -> int:
         """How many ids stand on one way through a draft of `count`."""
@@ -42,7 +47,11 @@ class Drafter(ABC):
     longest    the most ids that it drafts at once, 1 to MOST
     adaptive   whether the length follows what drafts have cost and gained so far, down to none; else always `longest`
     passes, drafts   what forward passes of the model took by rows, and drafts by length, in seconds: see `Costs`
+    acceptances   how often drafts were right, by kind, where that goes by the drafter rather than by the text; None
+               where each text has to show it anew
     """
+
+    acceptances: dict[int, Acceptance] | None = None
 
     def __init__(self, longest: int, adaptive: bool = True):
         """Raises `BadRequest` for what is out of range."""

@@ -3,6 +3,9 @@
 Where tokens are sampled, the draft model draws with the very random numbers that the target model's draws will use: the
 two then give the same id wherever their distributions are alike, and a draft is right more often than by chance. That
 changes nothing about what the target draws.
+
+A model that is the target itself in fewer bits has no cache of its own: it goes on from the target's keys and values
+in a fork of its sequence. So it reads nothing but what it drafts, and sees the text as the target does.
 """
 
 from __future__ import annotations
@@ -33,11 +36,18 @@ COPIED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", 
 class ModelDrafter(Drafter):
     """Drafts of a loaded model."""
 
-    def __init__(self, llm: LLM, longest: int = 5, branches: int = 1, adaptive: bool = True):
-        """With several `branches`, drafts are trees: the likeliest first ids, and what follows each. See `Drafter`."""
+    def __init__(
+        self, llm: LLM, longest: int = 5, branches: int = 1, adaptive: bool = True, *, reads_targets_keys: bool = False
+    ):
+        """With several `branches`, drafts are trees: the likeliest first ids, and what follows each. See `Drafter`.
+
+        reads_targets_keys   `llm` is the target model in other bits, with the same `kv_dtype`: it shares its cache
+        """
         super().__init__(longest, adaptive)
         self.llm, self.branches = llm, whole_number(branches, "branches", most=8)
+        self.reads_targets_keys = reads_targets_keys
         self.catching_up = Costs()  # an id of the text that it has not seen; there is but size 1
+        self.acceptances = {}  # how alike two models are is much the same for all texts
 
     def begin(self, sampler: Sampler, stop_ids: frozenset[int] = frozenset()) -> ModelDrafting:
         """Drafts for one text."""
@@ -60,8 +70,10 @@ class ModelDrafting(Drafting):
     @property
     def owed(self) -> float:
         """Seconds to read what came since the last draft; nothing for what it reads with every draft."""
+        if self.drafter.reads_targets_keys:
+            return 0.0
         lag = len(self.ids) - len(self.held.ids)
-        return lag * self.drafter.catching_up.of(1) if self.held.ids and lag > self.drafter.longest else 0.0
+        return lag * self.drafter.catching_up.of(1) if lag > self.drafter.longest else 0.0
 
     def look(self, ids: Sequence[int]) -> int | None:
         """See `Drafting`: always a draft, as long as the text is one that the draft model can read."""
@@ -75,8 +87,17 @@ class ModelDrafting(Drafting):
         """See `Drafting`."""
         return -(-count // self.drafter.branches)
 
-    def draft(self, count: int) -> Draft | None:
+    def draft(self, count: int, held: CachedSequence) -> Draft | None:
         """See `Drafting`."""
+        if not self.drafter.reads_targets_keys:
+            return self._drafted(count)
+        self.held = held.fork(self.drafter.llm.model)
+        try:
+            return self._drafted(count)
+        finally:
+            self.held.sequence.release()
+
+    def _drafted(self, count: int) -> Draft:
         depth = min(self.depth(count), self.drafter.llm.context - len(self.ids))
         logits, uniforms = self._read(), self.sampler.peek(depth)
         draft = Draft()
@@ -90,6 +111,8 @@ class ModelDrafting(Drafting):
 
     def _read(self) -> np.ndarray:
         """The logits after the text."""
+        if self.drafter.reads_targets_keys:
+            return self.held.step(self.ids[-1])
         start, lag = time.perf_counter(), len(self.ids) - len(self.held.ids)
         logits, _ = self.held.prefill(self.ids)
         self.read_seconds = 0.0
@@ -109,6 +132,15 @@ class ModelDrafting(Drafting):
     def _branch(self, draft: Draft, ends: list[int], count: int, uniforms: np.ndarray) -> None:
         """Go on from each end, all of them in one step, in forks of the text."""
         twins = [self.held.fork() for _ in ends]
+        try:
+            self._grow(draft, ends, twins, count, uniforms)
+        finally:
+            for twin in twins:
+                twin.sequence.release()
+
+    def _grow(
+        self, draft: Draft, ends: list[int], twins: list[CachedSequence], count: int, uniforms: np.ndarray
+    ) -> None:
         for place in range(1, len(uniforms)):
             going = [i for i, end in enumerate(ends) if draft.ids[end] not in self.stop_ids][: count - len(draft)]
             if not going:
@@ -121,8 +153,6 @@ class ModelDrafting(Drafting):
             for i, row in zip(going, logits, strict=True):
                 if ids := self._firsts(row, uniforms[place])[:1]:
                     ends[i] = draft.add(ids[0], ends[i])
-        for twin in twins:
-            twin.sequence.release()
 
     def _firsts(self, logits: np.ndarray, uniform: float) -> list[int]:
         """The id to draft after some logits, and for trees the next likeliest ones."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..cached_sequence import CachedSequence
 from ..errors import BadRequest
 from ..sampling.sampler import Sampler
 from .draft import ROOT, Draft
@@ -115,7 +116,7 @@ class NgramDrafting(Drafting):
         """See `Drafting`."""
         return -(-count // max(len(self._places), 1))
 
-    def draft(self, count: int) -> Draft:
+    def draft(self, count: int, held: CachedSequence) -> Draft:
         """See `Drafting`."""
         draft, depth = Draft(), self.depth(count)
         for place in self._places:

@@ -6,52 +6,24 @@ such a draft is right if those before it were; with one a for all that is (1 - a
 tokens a second is chosen, and none where a plain step is faster. So a machine where more rows cost little drafts far,
 and one where they cost as much as steps does not draft.
 
+A draft model has to read the text first. That is paid once, and pays off with the tokens that come sooner afterwards:
+nobody knows how many, and a text is taken to go on for as long as it has been, see `AHEAD`.
+
 Nothing is known for certain: so what drafts may lose is limited, see `ALLOWED`, and plain steps are measured on.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate
-from operator import mul
-
+from .acceptance import Acceptance
 from .costs import Costs
 from .drafter import Drafter
 
-FADE = 0.95  # what a draft counts for, with each one after it
-PRIOR = 0.5  # of a kind never tried, an id is taken to be right as often as not; it counts as one try
 ALLOWED = 0.01  # of the time of plain steps, and half a plain step: what drafts may have lost at any time
 MOST_GAIN = 16  # plain steps: gains beyond that give no leave to lose
+AHEAD = 64  # tokens that a text is taken to go on for at least, if it may
 WORTHWHILE = 1.05  # times as many tokens a second: less may be an error of measurement
 FIRST = 3  # plain steps to be measured before the first draft
 STALE = 64  # drafts in a row, after which a plain step is measured again; fewer while few were measured
-
-
-class Acceptance:
-    """How often the ids of one kind of draft were right, place by place."""
-
-    def __init__(self):
-        """Nothing was tried."""
-        self._right: list[float] = []
-        self._tried: list[float] = []
-
-    def note(self, accepted: int, rejected: bool) -> None:
-        """Of one draft so many were right, and the next one, if any was looked at, was wrong."""
-        places = accepted + rejected
-        self._right = [n * FADE for n in self._right] + [0.0] * (places - len(self._right))
-        self._tried = [n * FADE for n in self._tried] + [0.0] * (places - len(self._tried))
-        for place in range(places):
-            self._tried[place] += 1
-            self._right[place] += place < accepted
-
-    def chances(self, depth: int) -> list[float]:
-        """That the id at each place is right, if those before are: from what the places have in common, and its own."""
-        common = (sum(self._right) + PRIOR) / (sum(self._tried) + 1)
-        found = [(right + 2 * common) / (tried + 2) for right, tried in zip(self._right, self._tried, strict=True)]
-        return found[:depth] + [common] * (depth - len(found))
-
-    def tokens(self, depth: int) -> list[float]:
-        """How many tokens to expect of a step, for drafts of a depth of 0, 1, ... `depth`."""
-        return list(accumulate(accumulate([1.0, *self.chances(depth)], mul)))
 
 
 class Pace:
@@ -61,7 +33,9 @@ class Pace:
         """Costs are the drafter's: what earlier texts have measured is known. Seconds all."""
         self.drafter, self.passes, self.drafts = drafter, drafter.passes, drafter.drafts
         self.draws = Costs()  # of a token; there is but size 1
-        self._kinds: dict[int, Acceptance] = {}
+        shared = drafter.acceptances
+        self._kinds: dict[int, Acceptance] = {} if shared is None else shared
+        self._said = 0  # tokens
         self._plain_seconds = 0.0  # what all tokens so far would have taken without drafts
         self._gain = self._tries = 0.0  # against that, of all drafts; and lost by those tried though they don't pay
         self._since_plain = 0
@@ -70,7 +44,7 @@ class Pace:
     def length(self, kind: int, room: int, depth, owed: float = 0.0) -> int:
         """How many ids to draft, up to `room`; 0 is a plain step.
 
-        depth: see `Drafting.depth`; owed: seconds that the drafter would need first.
+        depth: see `Drafting.depth`; owed: seconds that the drafter would need first, once.
         """
         longest = min(self.drafter.longest, room)
         if not self.drafter.adaptive or longest < 1:
@@ -80,7 +54,9 @@ class Pace:
         if plain < FIRST or self._since_plain >= min(STALE, plain):
             return 0
         tokens = self._acceptance(kind).tokens(depth(longest))
-        best = self._fastest(longest, tokens, depth, owed)
+        best, saved = self._fastest(longest, tokens, depth)
+        if owed > saved * min(room, max(self._said, AHEAD)):
+            best = 0
         allowed = ALLOWED * self._plain_seconds + self._plain / 2
         while best and self._gain - self._price(best) < -allowed:
             best -= 1
@@ -94,6 +70,7 @@ class Pace:
         self.passes.note(1, seconds)
         self.draws.note(1, draw_seconds)
         self._since_plain = 0
+        self._said += 1
         self._plain_seconds += self._plain + self.draws.of(1)
 
     def note_draft(
@@ -107,6 +84,7 @@ class Pace:
         if tokens:
             self.draws.note(1, draw_seconds / tokens)
         self._since_plain += 1
+        self._said += tokens
         gain = (tokens - 1) * self._plain - self._price(count)
         self._plain_seconds += tokens * (self._plain + self.draws.of(1))
         self._gain = min(self._gain + gain, MOST_GAIN * self._plain)
@@ -124,12 +102,14 @@ class Pace:
         """What a draft costs beyond a plain step."""
         return self.passes.of(count + 1) + self.drafts.of(count) - self._plain
 
-    def _fastest(self, longest: int, tokens: list[float], depth, owed: float) -> int:
+    def _fastest(self, longest: int, tokens: list[float], depth) -> tuple[int, float]:
+        """How many ids to draft for the most tokens a second, and the seconds that this saves for each token."""
         draw, best = self.draws.of(1), 0
-        highest = WORTHWHILE / (self._plain + draw)
+        plain = self._plain + draw
+        least = plain / WORTHWHILE
         for count in range(1, longest + 1):
             expected = tokens[depth(count)]
-            rate = expected / (self.passes.of(count + 1) + self.drafts.of(count) + owed + expected * draw)
-            if rate > highest:
-                best, highest = count, rate
-        return best
+            seconds = (self.passes.of(count + 1) + self.drafts.of(count)) / expected + draw
+            if seconds < least:
+                best, least = count, seconds
+        return best, plain - least if best else 0.0

@@ -72,7 +72,7 @@ class Speculation:
             return None
         room = held.room_at_same_angles(answer.left - 1)
         count = self.pace.length(kind, room, self.drafting.depth, self.drafting.owed)
-        draft = self.drafting.draft(count) if count else None
+        draft = self.drafting.draft(count, held) if count else None
         if draft:
             draft.kind = kind
         return draft if draft and len(draft) else None

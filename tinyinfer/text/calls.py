@@ -9,6 +9,7 @@ A format is chosen from the text of the chat template, which shows the model how
     mistral   [TOOL_CALLS][{"name": "f", "arguments": {...}}], since 2025 [TOOL_CALLS]f[ARGS]{...} for each call
     granite   <|tool_call|>[{"name": "f", "arguments": {...}}]                   Phi-4-mini adds <|/tool_call|>
     gemma     ```tool_code, f(a="x"), ```; or [f(a="x")] as the whole answer; or JSON as llama3's, also in ```json
+    qwen3_coder, glm, deepseek     see `tagged_calls.py`
 
 A call is valid where it names a tool and gives its arguments as one object; without a mark of its own the tool must be
 one that was offered. Nothing is run or imported: Python's syntax is read by `ast`, and values must be literals.
@@ -17,56 +18,26 @@ one that was offered. Nothing is run or imported: Python's syntax is read by `as
 from __future__ import annotations
 
 import ast
-import json
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from json import JSONDecodeError, JSONDecoder
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadRequest
-
-Names = frozenset[str] | None  # of the tools that were offered; None where they are not known
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A call that a model asks for: `arguments` is the text of a JSON object, whatever form the model wrote."""
-
-    name: str
-    arguments: str
-    id: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """In the form of OpenAI's API."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
-
-
-Found = tuple[list[ToolCall], int]
-Reader = Callable[[str, bool, Names], "Found | None"]
-"""What stands behind a mark -> the calls in it, and how many characters they take; None: more text may complete one.
-
-With the second argument no more text comes. Raises ValueError where this is no valid call.
-"""
-
-
-class NoCall(ValueError):
-    """What stands here is no valid call, or only the beginning of one; `before` are the calls that stand before it."""
-
-    def __init__(self, before: list[ToolCall]):
-        super().__init__("no call")
-        self.before = before
-
-
-@dataclass(frozen=True)
-class ToolFormat:
-    """One way of writing calls."""
-
-    opens: Mapping[str, Reader] = field(default_factory=dict)  # what begins calls, and what reads them
-    alone: Reader | None = None  # what reads an answer that is a call from its first character on
-    others: tuple[str, ...] = ()  # further marks in a call and at its end
-
+from .tagged_calls import DEEPSEEK, GLM, QWEN3_CODER
+from .tool_call import (
+    Found,
+    Names,
+    NoCall,
+    Reader,
+    ToolCall,
+    ToolFormat,
+    after_space,
+    call_of,
+    calls_of,
+    json_at,
+    some,
+)
 
 NONE = ToolFormat()
 
@@ -85,7 +56,7 @@ def tool_format(template: str | None, name: str | None = None) -> ToolFormat:
 
 def template_format(template: str) -> str:
     """The name of the format that a chat template shows, "none" where it shows no tools, or calls of another form."""
-    if "tools" not in template or any(other in template for other in OTHER_DIALECTS):
+    if "tools" not in template:
         return "none"
     return next((name for name, mark in SHOWN_BY.items() if mark in template), "none")
 
@@ -97,13 +68,13 @@ def _tagged(close: str) -> Reader:
         calls: list[ToolCall] = []
         at = 0
         while True:
-            at = _after_space(text, at)
+            at = after_space(text, at)
             if text.startswith(close, at):
-                return _some(calls), at + len(close)
+                return some(calls), at + len(close)
             if close.startswith(text[at:]):  # the text ends before, or in, the mark
-                return (_some(calls), len(text)) if done else None
+                return (some(calls), len(text)) if done else None
             if text[at] not in "{[":
-                return _some(calls), at
+                return some(calls), at
             found = _one_more(text, at, done, calls)
             if found is None:
                 return None
@@ -113,14 +84,14 @@ def _tagged(close: str) -> Reader:
 
 
 def _mistral(text: str, done: bool, names: Names) -> Found | None:
-    at = _after_space(text, 0)
+    at = after_space(text, 0)
     head = re.match(r"([\w.-]+)\s*(?:\[CALL_ID\]\s*([\w-]+)\s*)?(?:\[ARGS\]\s*)?(?=\{)", text[at:])
     if head:
-        found = _json(text, at + head.end(), done)
-        return found and ([_call({"name": head[1], "arguments": found[0], "id": head[2]})], found[1])
+        found = json_at(text, at + head.end(), done)
+        return found and ([call_of({"name": head[1], "arguments": found[0], "id": head[2]})], found[1])
     if text[at : at + 1] in ("[", "{"):
-        found = _json(text, at, done)
-        return found and (_calls(found[0]), found[1])
+        found = json_at(text, at, done)
+        return found and (calls_of(found[0]), found[1])
     if done or not re.fullmatch(r"[\w.-]*\s*(?:\[[\w\s\]-]*(?:\[[A-Z]*\]?\s*)?)?", text[at:]):
         raise ValueError("no call")
     return None
@@ -181,14 +152,14 @@ def may_begin_call(text: str, names: Names) -> bool:
 def _json_calls(text: str, done: bool = True) -> list[ToolCall]:
     """JSON objects or lists with nothing but space, semicolons and commas between them; those whole, if not `done`."""
     calls: list[ToolCall] = []
-    at = _after_space(text, 0)
+    at = after_space(text, 0)
     while at < len(text):
         found = _one_more(text, at, done, calls)
         if found is None:
             return calls
         calls, at = found
-        at = _after_space(text, at, ";,")
-    return _some(calls)
+        at = after_space(text, at, ";,")
+    return some(calls)
 
 
 def _one_more(text: str, at: int, done: bool, calls: list[ToolCall]) -> Found | None:
@@ -196,8 +167,8 @@ def _one_more(text: str, at: int, done: bool, calls: list[ToolCall]) -> Found | 
     if text[at] not in "{[":
         raise NoCall(calls)
     try:
-        found = _json(text, at, done)
-        return found and (calls + _calls(found[0]), found[1])
+        found = json_at(text, at, done)
+        return found and (calls + calls_of(found[0]), found[1])
     except ValueError as error:
         raise NoCall(calls) from error
 
@@ -214,7 +185,7 @@ def _python_calls(text: str) -> list[ToolCall]:
             calls += [_python_call(node) for node in (value.elts if isinstance(value, ast.List) else [value])]
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError("not calls in Python with literals") from error
-    return _some(calls)
+    return some(calls)
 
 
 def _python_call(node: Any) -> ToolCall:
@@ -228,7 +199,7 @@ def _python_call(node: Any) -> ToolCall:
     arguments = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
     if None in arguments:
         raise ValueError("arguments that are spread out")
-    return _call({"name": name, "arguments": arguments})
+    return call_of({"name": name, "arguments": arguments})
 
 
 def _json_or_python(text: str) -> list[ToolCall]:
@@ -240,71 +211,13 @@ def _json_or_python(text: str) -> list[ToolCall]:
     return [ToolCall(call.name.removesuffix(".call"), call.arguments) for call in _python_calls(text)]
 
 
-def _calls(value: Any) -> list[ToolCall]:
-    return _some([_call(item) for item in (value if isinstance(value, list) else [value])])
-
-
-def _call(value: Any) -> ToolCall:
-    """A call of what a model wrote; some wrap it in "function", some write the arguments as text of JSON."""
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        value = value | value["function"]
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    name, arguments, id = value.get("name"), value.get("arguments", value.get("parameters")), value.get("id")
-    if isinstance(arguments, str):
-        arguments = _DECODER.decode(arguments)
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        raise ValueError("a name and an object of arguments are needed")
-    return ToolCall(name, _dumped(arguments), id if isinstance(id, str) else "")
-
-
-def _dumped(arguments: dict) -> str:
-    try:
-        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can hold
-        return json.dumps(arguments, allow_nan=False)
-    except (TypeError, RecursionError) as error:
-        raise ValueError("JSON can't hold this") from error
-    return text
-
-
-def _json(text: str, at: int, done: bool) -> tuple[Any, int] | None:
-    """The JSON value at a place, and where it ends; None where more text may complete it. Raises ValueError."""
-    try:
-        return _DECODER.raw_decode(text, at)
-    except JSONDecodeError as error:
-        # where a text is cut, what fails is a string without its end, or within the last characters, as in `fals`
-        cut = error.msg.startswith("Unterminated string") or len(text.rstrip()) - error.pos < LONGEST_PART
-        if cut and not done:
-            return None
-        raise
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _after_space(text: str, at: int, more: str = "") -> int:
-    while at < len(text) and (text[at].isspace() or text[at] in more):
-        at += 1
-    return at
-
-
-def _some(calls: list[ToolCall]) -> list[ToolCall]:
-    if not calls:
-        raise ValueError("no call")
-    return calls
-
-
 def _offered(calls: list[ToolCall], names: Names) -> list[ToolCall]:
     if names is not None and any(call.name not in names for call in calls):
         raise ValueError("no such tool")
     return calls
 
 
-_DECODER = JSONDecoder(strict=False)  # small models write line breaks into strings as they are
 LONGEST_HEAD = 1000  # characters that say whether a text without a mark is a call
-LONGEST_PART = 12  # of what JSON takes apart as one: \ud83d\ude0
-
 _OBJECT = ('","arguments":{', '","parameters":{')
 BARE_HEADS = {
     '{"name":"': _OBJECT, '[{"name":"': _OBJECT, '{"type":"function","name":"': _OBJECT, "[": ("(",),
@@ -324,11 +237,14 @@ FORMATS = {
         _rest(_json_or_python, False),
         ("```",),
     ),
+    "qwen3_coder": QWEN3_CODER,
+    "glm": GLM,
+    "deepseek": DEEPSEEK,
     "none": NONE,
 }
-# a part of a template that shows a format, and what shows others that share its marks
+# a part of a template that shows a format; the first counts, since some have marks of others too
 SHOWN_BY = {
+    "qwen3_coder": "<parameter=", "none": "<function=", "glm": "<arg_key>", "deepseek": "<｜tool▁call▁begin｜>",
     "mistral": "[TOOL_CALLS]", "llama3": "<|python_tag|>", "granite": "<|tool_call|>", "gemma": "tool_code",
     "hermes": "<tool_call>",
 }  # fmt: skip
-OTHER_DIALECTS = ("<function=", "<arg_key>")

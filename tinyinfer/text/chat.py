@@ -14,10 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadRequest, MissingExtra, TemplateError
-from .calls import NONE, Names, tool_format
+from .calls import NONE, tool_format
 from .markup import REASONING, Markup
 from .messages import check_tools, joined_parts, plain, prepare_messages
 from .tokenizer import Tokenizer
+from .tool_call import Names
 
 if TYPE_CHECKING:
     import jinja2
@@ -65,10 +66,22 @@ def _shows(source: str, tokenizer: Tokenizer, marks: tuple[str, str]) -> bool:
 
 
 def _names(tools: Any) -> Names:
-    """The names of tools, given as OpenAI's API has them or bare; None where one has none."""
+    """The names of tools, given as OpenAI's API has them or bare, and which of their parameters are text.
+
+    None where one has no name.
+    """
     functions = [tool["function"] if isinstance(tool.get("function"), Mapping) else tool for tool in tools or []]
-    names = [function.get("name") for function in functions]
-    return frozenset(names) if names and all(isinstance(name, str) for name in names) else None
+    names = {function.get("name"): _texts(function.get("parameters")) for function in functions}
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def _texts(schema: Any) -> frozenset[str]:
+    """The properties of an object that can only be strings, as far as a JSON schema says so in plain words."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping):
+        return frozenset()
+    kinds = {name: found.get("type") for name, found in properties.items() if isinstance(found, Mapping)}
+    return frozenset(name for name, kind in kinds.items() if kind in ("string", ["string"]))
 
 
 class ChatTemplate:

@@ -15,8 +15,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .calls import NONE, Names, ToolCall, ToolFormat
+from .calls import NONE
 from .stream import StreamDecoder
+from .tool_call import Names, ToolCall, ToolFormat
 
 REASONING = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 
