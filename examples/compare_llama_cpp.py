@@ -138,11 +138,8 @@ def compare(ours: dict[str, list[Rate]], theirs: dict[str, list[list[Rate]]], ro
     rows = [[name, *map(shown, row)] for name, row in samples.items()]
     for file in theirs:
         mine = samples[f"tinyinfer, {file if file in ours else next(iter(ours))}"]
-        as_it_comes, better = (
-            [combined(samples[f"llama.cpp, {file}{way}"][i].median for way in WAYS) for i in range(len(mine))]
-            for combined in (next, max)
-        )
-        for name, other in (("as it comes", as_it_comes), ("the better way", better)):
+        plain, flash = ([one.median for one in samples[f"llama.cpp, {file}{way}"]] for way in WAYS)
+        for name, other in (("as it comes", plain), ("the better way", list(map(max, plain, flash)))):
             ratios = [f"{one.median / rate:.2f}x" for one, rate in zip(mine, other, strict=True)]
             rows.append([f"ours to {file}, {name}", *ratios])
     return plain_table(HEADINGS, rows)
