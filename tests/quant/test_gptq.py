@@ -1,4 +1,4 @@
-"""GPTQ against the paper's equations carried out as they stand, with the inverse of all that is left at every column."""
+"""GPTQ against the paper's equations as they stand, with the inverse of all that is left at every column."""
 
 from __future__ import annotations
 

@@ -34,6 +34,11 @@ class Scaling:
             values = (values + offset) / (rows if values.ndim == 1 else rows[:, None]) - offset
         return values
 
+    def undo(self, name: str, matrix: np.ndarray) -> np.ndarray:
+        """The opposite of `apply`, of a matrix."""
+        matrix = matrix / self.columns[name] if name in self.columns else matrix
+        return matrix * self.rows[name][:, None] if name in self.rows else matrix
+
     def curvature(self, name: str, hessian: np.ndarray) -> np.ndarray:
         """What `hessian` [in, in] becomes as the inputs of a matrix are divided; changed in place."""
         if name in self.columns:

@@ -30,8 +30,8 @@ from ..checkpoint.source import (
 )
 from ..config import ModelConfig, read_config
 from ..errors import BadRequest
-from ..model.tensors import collect_tensors, read_layer, stored_tensors
-from ..quant import STEPS, Form, PackedWeight, awq, check_scales, check_weights, gptq
+from ..model.tensors import Tensors, collect_tensors, floats, read_layer, stored_tensors
+from ..quant import STEPS, Form, PackedWeight, awq, check_scales, check_weights, dequantize, gptq
 from ..quant.layout import Encoded, pack_rows
 from ..quant.steps import Steps
 from ..text.tokenizer import Tokenizer
@@ -66,6 +66,14 @@ def calibrated(
     for another method, a scheme that is not of even steps, a text of too few or too many tokens, and where there is
     no matrix to choose for.
     """
+    walk, facts = begin_walk(checkpoint, method, text, **choices)
+    return replace(checkpoint, tensors=walk.tensors()), facts
+
+
+def begin_walk(
+    checkpoint: Checkpoint, method: str, text: str | None = None, **choices: Any
+) -> tuple[Walk, dict[str, Any]]:
+    """What `calibrated` goes by; raises as that."""
     if method not in METHODS:
         raise BadRequest(f"method should be one of rtn, {', '.join(METHODS)}, found {method!r}", "method")
     plan = quantization_plan(checkpoint.tensors, **choices)
@@ -74,26 +82,24 @@ def calibrated(
         forms = _forms(checkpoint, config, plan, method)
     text = usual_text() if text is None else text
     parts = windows(Tokenizer.from_checkpoint(checkpoint), text)
-    walk = Walk(checkpoint, config, METHODS[method], forms, parts)
     digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
     facts = {"method": method, "calibration": {"tokens": sum(map(len, parts)), "sha256": digest}}
-    return replace(checkpoint, tensors=walk.tensors()), facts
+    return Walk(checkpoint, config, METHODS[method], forms, parts), facts
 
 
 def _forms(checkpoint: Checkpoint, config: ModelConfig, plan: Mapping[str, Any], method: str) -> dict[str, Form]:
     """What each matrix becomes that there is something to choose for, in the order of layers."""
     already = tensor_forms(checkpoint.tensors)
-    inside = [
-        one.name for index in range(config.num_layers) for one in stored_tensors(config, index, checkpoint.tensors)
-    ]
-    forms = {name: plan[name] for name in inside if isinstance(plan[name], Form)}
+    layers = (stored_tensors(config, index, checkpoint.tensors) for index in range(config.num_layers))
+    forms = {one.name: plan[one.name] for layer in layers for one in layer if isinstance(plan[one.name], Form)}
     for form in forms.values():
         if form.scheme not in STEPS:
             raise BadRequest(f"{method} is for {' and '.join(STEPS)}, found {form.scheme}", "method")
     left = {name: form for name, form in forms.items() if already.get(name) != form}
     if not left:
         reason = f"all have the form {next(iter(forms.values())).name} already" if forms else "none is to be quantized"
-        raise BadRequest(f"{checkpoint.source}: there is no matrix in its layers for {method} to round: {reason}", "method")
+        nothing = f"there is no matrix in its layers for {method} to round"
+        raise BadRequest(f"{checkpoint.source}: {nothing}: {reason}", "method")
     return left
 
 
@@ -148,31 +154,42 @@ class Walk:
         whole = self._scalings[self._layer_of[name]].apply(name, to_float32(plain(source, name)))
         return whole if ids is None else whole[ids]
 
+    def undone(self, name: str) -> np.ndarray:
+        """What a rounded matrix is worth in the model as it was, without its factors: float32 [N, K]."""
+        rounded = dequantize(self._tensor(name))
+        return self._scalings[self._layer_of[name]].undo(name, rounded)
+
     def _step(self) -> None:
-        """Take the text through one layer, as it is, round the layer, and take the text through that."""
+        """Round one layer by what it meets, and take the text through what it becomes."""
         config, index, source = self.config, len(self._scalings), self.checkpoint.tensors
         if index == 0:
             model = collect_tensors(config, source)
             self._xs = [reference.embed(config, model, np.array(ids)) for ids in self._parts]
-        layer = run_layer(config, index, source, self._xs)
+        self._scalings.append(Scaling())
+        if index in {self._layer_of[name] for name in self.forms}:
+            self._round(index)
+        weights = read_layer(config, index, ChainMap(self._made, source))
+        weights = {name: _all_floats(tensor) for name, tensor in weights.items()}  # once for all parts of the text
+        self._xs = [reference.transformer_layer(config, config.layers[index], weights, x) for x in self._xs]
+
+    def _round(self, index: int) -> None:
+        layer = run_layer(self.config, index, self.checkpoint.tensors, self._xs)
         for name in self.forms.keys() & layer.floats.keys():
             check_weights(layer.floats[name], name)
-        settings = config.layers[index]
-        scaling = find_scaling(config, settings, layer, self.forms) if self.method.scaled else Scaling()
+        if self.method.scaled:
+            self._scalings[index] = find_scaling(self.config, self.config.layers[index], layer, self.forms)
+        scaling = self._scalings[index]
         scaled = {name: scaling.apply(name, layer.floats[name]) for name in (*scaling.rows, *scaling.columns)}
-        self._made |= scaled | self._rounded(layer, scaling, layer.floats | scaled)
-        weights = read_layer(config, index, ChainMap(self._made, dict(layer.floats), source))
-        self._xs = [reference.transformer_layer(config, settings, weights, x) for x in self._xs]
-        self._scalings.append(scaling)
+        self._made |= scaled | self._rounded(layer, scaling, {**layer.floats, **scaled})
 
-    def _rounded(self, layer: Layer, scaling: Scaling, floats: Mapping[str, np.ndarray]) -> dict[str, PackedWeight]:
+    def _rounded(self, layer: Layer, scaling: Scaling, exact: Mapping[str, np.ndarray]) -> dict[str, PackedWeight]:
         """The layer's matrices in their forms; those of the same inputs are worked on as one."""
         made = {}
         for together in layer.together(self.forms):
             name, form = together[0].name, self.forms[together[0].name]
             hessian = gptq.hessian(layer.inputs[name], together[0].shape[1])
             curvature = scaling.curvature(name, hessian)
-            stacked = np.concatenate([floats[one.name] for one in together])
+            stacked = np.concatenate([exact[one.name] for one in together])
             with np.errstate(over="ignore", invalid="ignore"):
                 encoded = self.method.encode(stacked, form, STEPS[form.scheme], curvature)
             begin = 0
@@ -185,8 +202,10 @@ class Walk:
         return made
 
 
+def _all_floats(tensor: Tensors) -> Tensors:
+    return tuple(map(floats, tensor)) if isinstance(tensor, tuple) else floats(tensor)
+
+
 def _packed(encoded: Encoded, form: Form, shape: tuple[int, ...]) -> PackedWeight:
     codes, scales, minimums = encoded
-    return pack_rows(
-        form, shape, lambda a, b: (codes[a:b], scales[a:b], None if minimums is None else minimums[a:b])
-    )
+    return pack_rows(form, shape, lambda a, b: (codes[a:b], scales[a:b], None if minimums is None else minimums[a:b]))

@@ -73,7 +73,9 @@ def _rounded(
     """The model as the method leaves its layers, and what config.json says of that."""
     if args.method == "rtn":
         if args.calibration is not None:
-            raise BadRequest("--calibration is for --method gptq and awq; rtn looks at the weights alone", "calibration")
+            raise BadRequest(
+                "--calibration is for --method gptq and awq; rtn looks at the weights alone", "calibration"
+            )
         return checkpoint, {}
     from ..calibration.walk import calibrated
 

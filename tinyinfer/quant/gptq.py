@@ -67,9 +67,7 @@ def encode(weight: np.ndarray, form: Form, steps: Steps, curvature: np.ndarray, 
     return np.ascontiguousarray(codes.T), scale, None if form.symmetric else minimum
 
 
-def _round(
-    floats: np.ndarray, inverse: np.ndarray, steps: Steps, scale: np.ndarray, minimum: np.ndarray
-) -> np.ndarray:
+def _round(floats: np.ndarray, inverse: np.ndarray, steps: Steps, scale: np.ndarray, minimum: np.ndarray) -> np.ndarray:
     """The codes of a group, float32 [size, N]: `floats` [size, N] change as the columns after a rounded one move."""
     codes = np.empty_like(floats)
     for column, values in enumerate(floats):
