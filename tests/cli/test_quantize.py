@@ -104,7 +104,7 @@ def test_codes_chosen_by_what_matrices_meet(tmp_path: Path, method: str):
     flags = ["--group-size", "64", "--method", method, "--calibration", tmp_path / "text.txt"]
     done = tinyinfer("quantize", tmp_path / "model", tmp_path / "small", *flags)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'small'}\n")
-    assert "relative error int8-g32 0.00" in done.stderr
+    assert f"bits a weight, by {method}; relative error int8-g32 0.00" in done.stderr
     facts = json.loads((tmp_path / "small" / "config.json").read_text())["quantization_config"]
     assert (facts["form"], facts["method"]) == ("int4-g64", method)
     assert facts["calibration"]["sha256"] == hashlib.sha256(text.encode()).hexdigest()
@@ -118,7 +118,7 @@ def test_codes_chosen_by_what_matrices_meet(tmp_path: Path, method: str):
         (["--calibration", "x.txt"], "--calibration is for --method gptq and awq"),
         (["--method", "gptq", "--scheme", "nf4"], "gptq is for int4 and int5, found nf4"),
         (["--method", "awq", "--calibration", "absent.txt"], "absent.txt"),
-        (["--method", "gptq", "--calibration", os.devnull], "from 128 to 65,536 tokens, found 0"),
+        (["--method", "gptq", "--calibration", os.devnull], "from 128 to 32,768 tokens, found 0"),
     ],
 )
 def test_methods_that_can_not_be_had(tmp_path: Path, flags: list[str], message: str):

@@ -9,7 +9,7 @@ from ..errors import BadRequest
 from ..text.tokenizer import Tokenizer
 
 WINDOW = 256  # tokens that are run together, a beginning-of-text token among them where the tokenizer asks
-LEAST, MOST = 128, 65_536  # tokens of a text; what all matrices of a layer met is held in memory
+LEAST, MOST = 128, 32_768  # tokens of a text; what all matrices of a layer met is held in memory
 
 
 def usual_text() -> str:

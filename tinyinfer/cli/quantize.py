@@ -13,6 +13,8 @@ from .output import note, progress_bars, size
 if TYPE_CHECKING:
     from ..checkpoint.source import Checkpoint
 
+METHODS = ("rtn", "gptq", "awq")
+
 
 def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `quantize`."""
@@ -30,7 +32,7 @@ def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add("--embedding", metavar="KIND", help=table_help)
     add("--keep", metavar="REGEX", help="leave tensors as they are whose name this finds")
     method_help = "how codes are chosen: the nearest, or by what the matrices are multiplied with (default: rtn)"
-    add("--method", choices=("rtn", "gptq", "awq"), default="rtn", help=method_help)
+    add("--method", choices=METHODS, default="rtn", help=method_help)
     text_help = "for gptq and awq: a text to calibrate on (default: a short one that comes with tinyinfer)"
     add("--calibration", metavar="FILE", help=text_help)
     parser.epilog = (
@@ -84,6 +86,7 @@ def _rounded(
 
 
 def quantization_line(facts: dict) -> str:
-    """`5.7 bits a weight; relative error int4-g32 0.074, int8-g32 0.005`, from a config.json of ours."""
+    """`5.7 bits a weight, by gptq; relative error int4-g32 0.074, int8-g32 0.005`, from a config.json of ours."""
     errors = ", ".join(f"{form} {error:.2g}" for form, error in facts.get("relative_error", {}).items())
-    return f"{facts['bits_per_weight']:.3g} bits a weight" + (f"; relative error {errors}" if errors else "")
+    method = f", by {facts['method']}" if facts.get("method") in METHODS[1:] else ""
+    return f"{facts['bits_per_weight']:.3g} bits a weight{method}" + (f"; relative error {errors}" if errors else "")

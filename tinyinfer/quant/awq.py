@@ -29,7 +29,7 @@ from .study import sample_rows
 
 ALPHAS = np.arange(20) / 20
 SHARES = tuple(1 - step / 20 for step in range(9))  # of the range of a group, down to 0.6
-ROWS, TOKENS = 512, 512  # of matrices and inputs, to judge factors by
+ROWS, TOKENS = 128, 512  # of matrices and inputs, to judge factors by
 
 
 def factors(

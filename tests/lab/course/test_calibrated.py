@@ -30,7 +30,7 @@ def test_the_experiment(tmp_path: Path):
     assert [list(drawing.lines) for drawing in finding.drawings] == [["of weights", "of products"], ["divergence"]]
 
 
-@pytest.mark.parametrize(("scheme", "exact"), [("the nearest of even steps", True), ("GPTQ", False), ("AWQ", False)])
+@pytest.mark.parametrize(("scheme", "exact"), [("nearest, even steps", True), ("GPTQ", False), ("AWQ", False)])
 def test_other_layers_stay_as_stored(tmp_path: Path, scheme: str, exact: bool):
     stored = tiny_setting(tmp_path / "model", num_hidden_layers=3).llm
     made = _rounded(stored, [1], *SCHEMES[scheme], usual_text()[:600])

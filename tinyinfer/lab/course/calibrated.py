@@ -29,7 +29,7 @@ from .setting import Setting
 
 EVEN = "int4-g64-symmetric"  # as many bits and as large blocks as NF4 has
 SCHEMES = {
-    "the nearest of even steps": (EVEN, "rtn"), "NF4, the nearest": ("nf4-g64", "rtn"),
+    "nearest, even steps": (EVEN, "rtn"), "nearest, NF4": ("nf4-g64", "rtn"),
     "GPTQ": (EVEN, "gptq"), "AWQ": (EVEN, "awq"),
 }  # fmt: skip
 QUICK_LAYERS, QUICK_CALIBRATION, MEASURED = 2, 768, 256  # the last: tokens that products are compared on
@@ -141,4 +141,4 @@ def _divergence_drawn(rows: list[tuple]) -> Drawing:
 
 
 def _short(name: str) -> str:
-    return name.replace(" of even", "\nof even").replace(", the", ",\nthe")
+    return name.replace(", ", ",\n")
