@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.quant.test_gptq import case, decoded, moved
-from tinyinfer.quant import STEPS, awq, dequantize, encode_rows, find_form, gptq, quantize
+from tinyinfer.quant import STEPS, awq, dequantize, encode_rows, find_form, quantize
+from tinyinfer.quant.curvature import hessian
 
 
 def outlying(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +53,7 @@ def test_tied_columns_have_one_factor():
 @pytest.mark.parametrize("name", ["int4-g32", "int4-g64-symmetric", "int5-g64", "int4-g128"])
 def test_ranges_are_cut_where_each_groups_products_gain(name: str):
     form, (weight, inputs) = find_form(name), case(16, 130, 200, 3)
-    steps, curvature = STEPS[form.scheme], gptq.hessian([inputs], 130)
+    steps, curvature = STEPS[form.scheme], hessian([inputs], 130)
     cut, nearest = awq.encode(weight, form, steps, curvature), encode_rows(weight, form, "weight")
     assert [part.dtype for part in cut[:2]] == [part.dtype for part in nearest[:2]]
     for begin in range(0, 130, form.group_size):

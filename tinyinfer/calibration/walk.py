@@ -32,6 +32,7 @@ from ..config import ModelConfig, read_config
 from ..errors import BadRequest
 from ..model.tensors import Tensors, collect_tensors, floats, read_layer, stored_tensors
 from ..quant import STEPS, Form, PackedWeight, awq, check_scales, check_weights, dequantize, gptq
+from ..quant.curvature import hessian
 from ..quant.layout import Encoded, pack_rows
 from ..quant.steps import Steps
 from ..text.tokenizer import Tokenizer
@@ -187,8 +188,7 @@ class Walk:
         made = {}
         for together in layer.together(self.forms):
             name, form = together[0].name, self.forms[together[0].name]
-            hessian = gptq.hessian(layer.inputs[name], together[0].shape[1])
-            curvature = scaling.curvature(name, hessian)
+            curvature = scaling.curvature(name, hessian(layer.inputs[name], together[0].shape[1]))
             stacked = np.concatenate([exact[one.name] for one in together])
             with np.errstate(over="ignore", invalid="ignore"):
                 encoded = self.method.encode(stacked, form, STEPS[form.scheme], curvature)

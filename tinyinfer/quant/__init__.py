@@ -4,6 +4,7 @@ packed.py    Form and PackedWeight: what a quantized matrix is
 layout.py    kernel order, drawn
 int8.py, int5.py, int4.py, nf4.py    one scheme each: what a code means, and how it is chosen
 steps.py     how int4 and int5 choose scales
+curvature.py, gptq.py, awq.py    codes chosen by what a matrix is multiplied with
 study.py     the plainest schemes to compare with, and what each form would make of a model
 """
 

@@ -9,26 +9,25 @@ group, so its error, divided again, is smaller; the others' is a little larger. 
 for each column, divided by sqrt(largest * smallest) so that their size stays about 1; of `ALPHAS` that is taken which
 moves the products least, and 0, no factors at all, is among them. What can take up the division is the model's matter
 (`calibration/folds.py`).
-Then the range of each group is cut where that moves its own products less: with H = X^T X, the cost of a group's errors
-e is e^T H_gg e, as if the other groups were exact.
+Then the range of each group is cut where that moves its own products less: its errors e cost e H_gg e^T, with the block
+of the group of H = X^T X (`curvature.py`), as if the other groups were exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from . import dequantize, quantize
+from .curvature import damped
 from .layout import Encoded
 from .packed import Form
-from .steps import Steps
+from .steps import Steps, quadratic
 from .study import sample_rows
 
 ALPHAS = np.arange(20) / 20
-SHARES = tuple(1 - step / 20 for step in range(9))  # of the range of a group, down to 0.6
 ROWS, TOKENS = 128, 512  # of matrices and inputs, to judge factors by
 
 
@@ -67,19 +66,14 @@ def _moved(weight: np.ndarray, x: np.ndarray, form: Form, factors: np.ndarray) -
 
 def encode(weight: np.ndarray, form: Form, steps: Steps, curvature: np.ndarray) -> Encoded:
     """Codes and scales of a matrix float32 [N, K] whose inputs have `curvature` [K, K], not yet in kernel order."""
-    steps = replace(steps, shares=SHARES, reach=tuple(steps.middle / share for share in SHARES))
+    curvature = damped(curvature)
     codes, scales, minimums = np.empty(weight.shape, np.uint8), [], []
     for begin in range(0, weight.shape[1], form.group_size):
         group = slice(begin, begin + form.group_size)
-        columns, cost = np.ascontiguousarray(weight[:, group].T), curvature[group, group]
-        scale, minimum = steps.choose(columns, form.symmetric, lambda off, cost=cost: _cost(off, cost))
+        columns = np.ascontiguousarray(weight[:, group].T)
+        scale, minimum = steps.wide.choose(columns, form.symmetric, quadratic(curvature[group, group]))
         codes[:, group] = steps.codes(columns, scale, minimum).T
         scales.append(scale)
         minimums.append(minimum)
     scale, minimum = (np.array(part, np.float16).T for part in (scales, minimums))
     return codes, scale, None if form.symmetric else minimum
-
-
-def _cost(off: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-    """e^T H e of each column e: float32 [size, N], [size, size] -> [N]."""
-    return np.einsum("kn,kn->n", curvature @ off, off)

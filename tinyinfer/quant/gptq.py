@@ -1,9 +1,7 @@
 """GPTQ: weights rounded column by column, each column's error made good by the columns that are still floats.
 
 Frantar et al. 2022, https://arxiv.org/abs/2210.17323. What counts is not how far a weight moves but how far the
-products do. Of a matrix W [N, K] whose inputs were the rows of X [n, K], with E = W - rounded W, that is
-
-    |X E^T|^2 = tr(E H E^T),      H = X^T X [K, K]
+products do, |X E^T|^2 = tr(E H E^T) for errors E (`curvature.py`).
 
 Once the first columns are rounded, the floats right of them that make this least have a closed form, and so the paper
 goes from left to right: round a column, move all columns after it, go on.
@@ -15,40 +13,29 @@ columns before them are
     W_B + E_F R_FB R_BB^-1
 
 and within B, column by column, `move / R_BB^-1[j, j]` times row j of R_BB^-1, which is the paper's own equation: R^-1
-is its Cholesky factor of the inverse. (QuIP, https://arxiv.org/abs/2307.13304, theorem 6, shows that both are one.)
-B is a group of columns here: its scale is chosen from the floats as they are when it is reached. A little is added to
-H's diagonal, as in the paper, so that inputs that hardly differ do not make it singular.
+is its Cholesky factor of the inverse. (QuIP, https://arxiv.org/abs/2307.13304, shows that both are one.)
+B is a group of columns here: its scale is chosen from the floats as they are when it is reached, and the range that it
+spans is cut where that moves products less: errors e of the group cost e R_BB R_BB^T e^T, all later columns having done
+what they can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from ..errors import BadRequest
+from .curvature import damped
 from .layout import Encoded
 from .packed import Form
-from .steps import Steps
-
-DAMPING = 0.01  # of the mean of H's diagonal
+from .steps import Steps, quadratic
 
 
-def hessian(inputs: Sequence[np.ndarray], columns: int) -> np.ndarray:
-    """X^T X, float32 [columns, columns], of inputs that come in several parts, float32 [n, columns] each."""
-    total = np.zeros((columns, columns), np.float32)
-    for part in inputs:
-        total += part.T @ part
-    return total
-
-
-def encode(weight: np.ndarray, form: Form, steps: Steps, curvature: np.ndarray, damping: float = DAMPING) -> Encoded:
+def encode(weight: np.ndarray, form: Form, steps: Steps, curvature: np.ndarray) -> Encoded:
     """Codes and scales of a matrix float32 [N, K] whose inputs have `curvature` [K, K], not yet in kernel order.
 
     Rows do not depend on each other: matrices with the same inputs can be stacked. Raises `BadRequest` where the
     curvature is not finite.
     """
-    factor = upper_factor(curvature, damping)
+    factor = upper_factor(damped(curvature))
     rows, columns = weight.shape
     moved = np.empty((columns, rows), np.float32)  # what rounding took from each weight; columns are rows here
     codes = np.empty((columns, rows), np.uint8)
@@ -58,7 +45,8 @@ def encode(weight: np.ndarray, form: Form, steps: Steps, curvature: np.ndarray, 
         inverse = np.linalg.inv(factor[group, group])
         exact = weight[:, group].T
         floats = exact + inverse.T @ (factor[:begin, group].T @ moved[:begin])
-        scale, minimum = steps.choose(floats, form.symmetric)
+        cost = factor[group, group] @ factor[group, group].T  # what is left of it once later columns have moved
+        scale, minimum = steps.wide.choose(floats, form.symmetric, quadratic(cost))
         codes[group] = _round(floats, inverse, steps, scale, minimum)
         moved[group] = exact - (codes[group] * scale + minimum)
         scales.append(scale)
@@ -77,13 +65,6 @@ def _round(floats: np.ndarray, inverse: np.ndarray, steps: Steps, scale: np.ndar
     return codes
 
 
-def upper_factor(curvature: np.ndarray, damping: float) -> np.ndarray:
-    """R, float32 [K, K] and zero below its diagonal, with R R^T = the curvature and what is added to its diagonal.
-
-    Where the text said nothing of a matrix (all zero), as if all its inputs mattered alike.
-    """
-    if not np.isfinite(curvature).all():
-        raise BadRequest("the calibration text makes numbers that are not finite", "calibration")
-    backwards = curvature[::-1, ::-1].astype(np.float64)
-    backwards[np.diag_indices_from(backwards)] += damping * np.diagonal(backwards).mean() or 1.0
-    return np.linalg.cholesky(backwards)[::-1, ::-1].astype(np.float32)
+def upper_factor(curvature: np.ndarray) -> np.ndarray:
+    """R with R R^T = the curvature: float32 [K, K], zero below its diagonal."""
+    return np.linalg.cholesky(curvature[::-1, ::-1].astype(np.float64))[::-1, ::-1].astype(np.float32)

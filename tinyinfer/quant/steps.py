@@ -16,7 +16,7 @@ Inside, groups are columns, [size, groups]: NumPy is fast at sums over the first
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,12 @@ class Steps:
     def middle(self) -> int:
         """The code that is zero, where the codes stand around it."""
         return (self.top + 1) // 2
+
+    @property
+    def wide(self) -> Steps:
+        """The same with more ranges to try, down to 0.6: for costs that ask for more than the sum of squares."""
+        shares = tuple(1 - step / 20 for step in range(9))
+        return replace(self, shares=shares, reach=tuple(self.middle / share for share in shares))
 
     def encode(self, values: np.ndarray, symmetric: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Float32 [rows, groups, size] -> codes uint8 of that shape, scales and minimums float16 [rows, groups].
@@ -120,6 +126,11 @@ class Steps:
         off += minimum
         off -= columns
         return weigh(off)
+
+
+def quadratic(curvature: np.ndarray) -> Weigh:
+    """Errors e that cost e^T H e, for H float32 [size, size]."""
+    return lambda off: _dot(curvature @ off, off)
 
 
 def _squares(off: np.ndarray) -> np.ndarray:
