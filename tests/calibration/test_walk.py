@@ -189,6 +189,13 @@ def test_codes_that_are_there_already_are_not_chosen_again(model: Checkpoint):
     assert made.tensors[UP].form.name == "int4-g64"
 
 
+def test_what_is_kept_may_be_of_any_form(model: Checkpoint):
+    mixed = quantize_checkpoint(model, scheme="int8", keep=r"up_proj")
+    made, _ = calibrated(mixed, "gptq", TEXT, keep=r"q_proj|k_proj|v_proj|o_proj|gate_proj|down_proj", **CHOICES)
+    assert {form.name for form in tensor_forms(made.tensors).values()} == {"int8-g32", "int4-g64"}
+    assert made.tensors[UP].form.name == "int4-g64"
+
+
 def test_arguments_of_load_that_would_be_ignored(model: Checkpoint):
     with pytest.raises(BadRequest, match="method and calibration say how"):
         tinyinfer.load(model.source, method="gptq")

@@ -93,10 +93,10 @@ def _forms(checkpoint: Checkpoint, config: ModelConfig, plan: Mapping[str, Any],
     already = tensor_forms(checkpoint.tensors)
     layers = (stored_tensors(config, index, checkpoint.tensors) for index in range(config.num_layers))
     forms = {one.name: plan[one.name] for layer in layers for one in layer if isinstance(plan[one.name], Form)}
-    for form in forms.values():
+    left = {name: form for name, form in forms.items() if already.get(name) != form}  # others are kept
+    for form in left.values():
         if form.scheme not in STEPS:
             raise BadRequest(f"{method} is for {' and '.join(STEPS)}, found {form.scheme}", "method")
-    left = {name: form for name, form in forms.items() if already.get(name) != form}
     if not left:
         reason = f"all have the form {next(iter(forms.values())).name} already" if forms else "none is to be quantized"
         nothing = f"there is no matrix in its layers for {method} to round"
