@@ -32,7 +32,8 @@ SCHEMES = {
     "nearest, even steps": (EVEN, "rtn"), "nearest, NF4": ("nf4-g64", "rtn"),
     "GPTQ": (EVEN, "gptq"), "AWQ": (EVEN, "awq"),
 }  # fmt: skip
-QUICK_LAYERS, QUICK_CALIBRATION, MEASURED = 2, 768, 256  # the last: tokens that products are compared on
+QUICK_LAYERS, QUICK_CALIBRATION = 2, 768  # of the first half, as the text has to come so far
+MEASURED = 256  # tokens that products are compared on
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Made:
 def measure(setting: Setting) -> Finding:
     """Each scheme on the same matrices: how far weights, products and predictions move."""
     stored = setting.llm
-    layers = some_layers(stored.config.num_layers, stored.config.num_layers if setting.full else QUICK_LAYERS)
+    count = stored.config.num_layers
+    layers = list(range(count)) if setting.full else some_layers(max(count // 2, 1), QUICK_LAYERS)
     tokens, window = (2048, 512) if setting.full else (192, 192)
     calibration = usual_text() if setting.full else held_out(stored, QUICK_CALIBRATION, usual_text())
     made = {}
@@ -64,9 +66,9 @@ def measure(setting: Setting) -> Finding:
     for name, one in made.items():
         setting.say(f"perplexity, {name}")
         rows.append((name, one.bits, *errors[name], *_judged(LLM(one.checkpoint), stored, text, window)))
-    count = len(stored.tokenizer.encode(calibration, add_special_tokens=False))
+    read = len(stored.tokenizer.encode(calibration, add_special_tokens=False))
     where = "all layers" if setting.full else f"layers {', '.join(map(str, layers))} alone, the others as stored"
-    title = f"{where}; calibrated on {count:,} tokens, judged on {tokens:,} of another text"
+    title = f"{where}; calibrated on {read:,} tokens, judged on {tokens:,} of another text"
     columns = ("weights", "bits a weight", "error of weights", "error of products", "perplexity", "95 % from", "to",
                "divergence, nats", "standard error", "same likeliest")  # fmt: skip
     return Finding([Table(title, columns, rows)], SAYS, [_errors_drawn(rows[1:]), _divergence_drawn(rows[1:])])
@@ -76,8 +78,8 @@ SAYS = (
     "GPTQ and AWQ move weights further than the nearest codes do, and what comes of them less, at the same bits and "
     "block; NF4 gains by its levels alone, and reads no text. Perplexity moves within its interval, above all without "
     "--full, where two layers are rounded and the text to calibrate on is short: the divergence, taken token by token, "
-    "tells the schemes apart, as far as its standard error allows. The papers calibrate on a hundred times as much and "
-    "begin with trained weights; the catalogue's models were quantized when they were published, and all is compared "
+    "tells the schemes apart, as far as its standard error allows. GPTQ's paper calibrates on 262,144 tokens and "
+    "begins with trained weights; the catalogue's models were quantized when they were published, and all is compared "
     "with what is stored."
 )
 
