@@ -75,12 +75,12 @@ def measure(setting: Setting) -> Finding:
 
 
 SAYS = (
-    "GPTQ and AWQ move weights further than the nearest codes do, and what comes of them less, at the same bits and "
-    "block; NF4 gains by its levels alone, and reads no text. Perplexity moves within its interval, above all without "
-    "--full, where two layers are rounded and the text to calibrate on is short: the divergence, taken token by token, "
-    "tells the schemes apart, as far as its standard error allows. GPTQ's paper calibrates on 262,144 tokens and "
-    "begins with trained weights; the catalogue's models were quantized when they were published, and all is compared "
-    "with what is stored."
+    "GPTQ and AWQ move weights further than the nearest of the same even steps do, and what comes of them less; NF4, "
+    "which reads no text, gains by its levels alone, and where little is rounded or read it may gain as much. "
+    "Perplexity moves within its interval, above all without --full, where two layers are rounded and the text to "
+    "calibrate on is short: the divergence, taken token by token, tells the schemes apart, as far as its standard "
+    "error allows. GPTQ's paper calibrates on 262,144 tokens and begins with trained weights; the catalogue's models "
+    "were quantized when they were published, and all is compared with what is stored."
 )
 
 
