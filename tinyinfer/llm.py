@@ -42,6 +42,8 @@ def load(
     model: str | os.PathLike,
     *,
     quantize: str | None = None,
+    method: str = "rtn",
+    calibration: str | None = None,
     activations: str | None = None,
     context: int | None = None,
     kv_dtype: str = "float16",
@@ -56,6 +58,10 @@ def load(
     quantize      round the weights to a form as `tinyinfer quantize` does: "int4", "int5", "int8", "nf4", "int4-g128"
                   What has that form already is kept; what has another is made anew from what its codes say, which adds
                   one error to the other
+    method        how codes are then chosen: "rtn", the nearest, or for int4 and int5 "gptq" or "awq", by what the
+                  matrices are multiplied with while a text is read, which takes minutes: `tinyinfer quantize` does it
+                  once for all
+    calibration   that text, by default a short one that comes with the package
     activations   what quantized weights are multiplied with: "int8", the default, rounded to 8 bits in groups of 32, or
                   "f32", for which weights are widened to float32 at load, to exactly what the files encode. Weights
                   stored as floats meet float32 in any case. Without Numba (TINYINFER_KERNELS=numpy) quantized weights
@@ -78,6 +84,14 @@ def load(
         reason = "TINYINFER_KERNELS=numpy multiplies quantized weights with float32 activations alone"
         raise BadRequest(f"activations: {reason}, found 'int8'", "activations")
     checkpoint = open_checkpoint(find_model(model))
+    if quantize is None and (method != "rtn" or calibration is not None):
+        raise BadRequest("method and calibration say how weights are quantized, and quantize that they are", "quantize")
+    if method == "rtn" and calibration is not None:
+        raise BadRequest("calibration is for the methods gptq and awq; rtn looks at the weights alone", "calibration")
+    if method != "rtn":
+        from .calibration.walk import calibrated  # few need it
+
+        checkpoint, _ = calibrated(checkpoint, method, calibration, scheme=quantize)
     if quantize is not None:
         checkpoint = quantize_checkpoint(checkpoint, scheme=quantize)
     checkpoint = dequantized(checkpoint) if activations == "f32" else checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from tests.checkpoint.gguf_files import write_types
 from tests.cli.commands import environment, refused, tinyinfer
+from tests.lab.course.tiny_settings import tiny_setting
 from tests.tiny_models import GOLDEN, random_model
 from tinyinfer.checkpoint.source import open_checkpoint, tensor_forms
 from tinyinfer.quant import FORMS
@@ -91,6 +93,37 @@ def test_what_is_quantized_already_is_kept_or_made_anew(tmp_path: Path):
 )
 def test_impossible_flags_are_one_sentence(model: Path, tmp_path: Path, flags: list[str], message: str):
     assert message in refused(tinyinfer("quantize", model, tmp_path / "out", "-q", *flags))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_codes_chosen_by_what_matrices_meet(tmp_path: Path, method: str):
+    tiny_setting(tmp_path / "model", num_hidden_layers=2, tie_word_embeddings=True)
+    text = "A text of letters and spaces, which says nothing of importance. " * 8
+    (tmp_path / "text.txt").write_text(text)
+    flags = ["--group-size", "64", "--method", method, "--calibration", tmp_path / "text.txt"]
+    done = tinyinfer("quantize", tmp_path / "model", tmp_path / "small", *flags)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'small'}\n")
+    assert f"bits a weight, by {method}; relative error int8-g32 0.00" in done.stderr
+    facts = json.loads((tmp_path / "small" / "config.json").read_text())["quantization_config"]
+    assert (facts["form"], facts["method"]) == ("int4-g64", method)
+    assert facts["calibration"]["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    assert tinyinfer("run", tmp_path / "small", "--prompt", "a", "--max-tokens", "3", "-q").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method", "best"], "invalid choice: 'best'"),
+        (["--calibration", "x.txt"], "--calibration is for --method gptq and awq"),
+        (["--method", "gptq", "--scheme", "nf4"], "gptq is for int4 and int5, found nf4"),
+        (["--method", "awq", "--calibration", "absent.txt"], "absent.txt"),
+        (["--method", "gptq", "--calibration", os.devnull], "from 128 to 32,768 tokens, found 0"),
+    ],
+)
+def test_methods_that_can_not_be_had(tmp_path: Path, flags: list[str], message: str):
+    tiny_setting(tmp_path / "model")
+    assert message in refused(tinyinfer("quantize", tmp_path / "model", tmp_path / "out", "-q", *flags))
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,9 @@ and for people and other programs in config.json:
         "form": "int4-g32",                                    most matrices
         "others": {"model.embed_tokens.weight": "int8-g32"},   matrices in another form, or in none ("bfloat16")
         "bits_per_weight": 5.7,                                of the quantized matrices
-        "relative_error": {"int4-g32": 0.074, ...}}            of those that were rounded, from what they were made of
+        "relative_error": {"int4-g32": 0.074, ...},            of those that were rounded, from what they were made of
+        "method": "gptq",                                      where they were rounded by what they met
+        "calibration": {"tokens": 3437, "sha256": "..."}}      while this text was read (`calibration/`)
 
 The packed arrays stand first, then float32, then the rest: data begins on a cache line, and packed arrays are multiples
 of 16 bytes or more, so that nothing is misaligned.
@@ -170,15 +172,19 @@ def quantize_checkpoint(checkpoint: Checkpoint, progress: Progress = silent, **c
 
 
 def quantize_folder(
-    checkpoint: Checkpoint, folder: str | os.PathLike, progress: Progress = silent, **choices: Any
+    checkpoint: Checkpoint,
+    folder: str | os.PathLike,
+    progress: Progress = silent,
+    facts: Mapping[str, Any] | None = None,
+    **choices: Any,
 ) -> None:
     """Quantize a model and write it as a folder, whole or not at all, one tensor in memory at a time.
 
-    `choices` are those of `quantization_plan`. Raises as that does, as `quant.quantize` does, and `BadRequest` where
-    `folder` exists and is not empty.
+    `facts` are what config.json is to say of it besides, `choices` those of `quantization_plan`. Raises as that does,
+    as `quant.quantize` does, and `BadRequest` where `folder` exists and is not empty.
     """
     plan = quantization_plan(checkpoint.tensors, **choices)
-    _write(_Work(checkpoint, plan), Path(folder), "quantizing to", progress)
+    _write(_Work(checkpoint, plan, facts), Path(folder), "quantizing to", progress)
 
 
 def write_quantized(checkpoint: Checkpoint, folder: str | os.PathLike, progress: Progress = silent) -> None:
@@ -195,8 +201,8 @@ def write_quantized(checkpoint: Checkpoint, folder: str | os.PathLike, progress:
 class _Work:
     """Tensors made one by one by a plan, and what is learnt of them on the way."""
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan):
-        self.checkpoint, self.plan = checkpoint, plan
+    def __init__(self, checkpoint: Checkpoint, plan: Plan, facts: Mapping[str, Any] | None = None):
+        self.checkpoint, self.plan, self.facts = checkpoint, plan, facts or {}
         self.layout, self.forms = tensor_layout(checkpoint.tensors), tensor_forms(checkpoint.tensors)
         self.bytes = {name: self._size(name) for name in plan}  # of what is made
         self.total = sum(self.bytes.values())
@@ -252,7 +258,7 @@ class _Work:
             "bits_per_weight": round(bits / max(weights, 1), 4),
             "relative_error": {form: float(f"{error_ratio(*sums):.4g}") for form, sums in self.errors.items()},
         }
-        return {"quantization_config": facts}
+        return {"quantization_config": facts | self.facts}
 
 
 def _write(work: _Work, folder: Path, doing: str, progress: Progress) -> None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from .options import Parser, add_writing, integer
+from ..errors import BadRequest
+from .options import Parser, add_writing, file_text, integer
 from .output import note, progress_bars, size
+
+if TYPE_CHECKING:
+    from ..checkpoint.source import Checkpoint
+
+METHODS = ("rtn", "gptq", "awq")
 
 
 def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
@@ -24,6 +31,10 @@ def quantize_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     table_help = "the embedding, where it is not the head too: likewise (default: as it is)"
     add("--embedding", metavar="KIND", help=table_help)
     add("--keep", metavar="REGEX", help="leave tensors as they are whose name this finds")
+    method_help = "how codes are chosen: the nearest, or by what the matrices are multiplied with (default: rtn)"
+    add("--method", choices=METHODS, default="rtn", help=method_help)
+    text_help = "for gptq and awq: a text to calibrate on (default: a short one that comes with tinyinfer)"
+    add("--calibration", metavar="FILE", help=text_help)
     parser.epilog = (
         "A matrix that is quantized already is kept where it has the form asked for; else it is made anew\n"
         "from what its codes say, and one error adds to the other."
@@ -40,10 +51,10 @@ def quantize(args: argparse.Namespace) -> int:
     from ..model.tensors import open_complete
 
     choices = ("scheme", "group_size", "symmetric", "double", "head", "embedding", "keep")
+    chosen = {name: getattr(args, name) for name in choices}
     checkpoint, _ = open_complete(find_model(args.model))
-    quantize_folder(
-        checkpoint, args.folder, progress_bars(args.quiet), **{name: getattr(args, name) for name in choices}
-    )
+    rounded, facts = _rounded(checkpoint, args, chosen)
+    quantize_folder(rounded, args.folder, progress_bars(args.quiet), facts, **chosen)
     if not args.quiet:
         made = open_checkpoint(args.folder)
         before, after = (sum(stored_bytes(found.tensors).values()) for found in (checkpoint, made))
@@ -58,7 +69,24 @@ def quantize(args: argparse.Namespace) -> int:
     return 0
 
 
+def _rounded(
+    checkpoint: Checkpoint, args: argparse.Namespace, chosen: dict[str, Any]
+) -> tuple[Checkpoint, dict[str, Any]]:
+    """The model as the method leaves its layers, and what config.json says of that."""
+    if args.method == "rtn":
+        if args.calibration is not None:
+            raise BadRequest(
+                "--calibration is for --method gptq and awq; rtn looks at the weights alone", "calibration"
+            )
+        return checkpoint, {}
+    from ..calibration.walk import calibrated
+
+    text = None if args.calibration is None else file_text(args.calibration)
+    return calibrated(checkpoint, args.method, text, **chosen)
+
+
 def quantization_line(facts: dict) -> str:
-    """`5.7 bits a weight; relative error int4-g32 0.074, int8-g32 0.005`, from a config.json of ours."""
+    """`5.7 bits a weight, by gptq; relative error int4-g32 0.074, int8-g32 0.005`, from a config.json of ours."""
     errors = ", ".join(f"{form} {error:.2g}" for form, error in facts.get("relative_error", {}).items())
-    return f"{facts['bits_per_weight']:.3g} bits a weight" + (f"; relative error {errors}" if errors else "")
+    method = f", by {facts['method']}" if facts.get("method") in METHODS[1:] else ""
+    return f"{facts['bits_per_weight']:.3g} bits a weight{method}" + (f"; relative error {errors}" if errors else "")

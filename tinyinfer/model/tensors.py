@@ -70,8 +70,7 @@ def collect_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model
     head = tensors[head_name] if head_name in used else embedding
     if config.head_bias:
         outer["head_bias"] = tensors[_bias_name(head_name)]
-    layers = tuple(_layer(config, layer, names, f"{prefix}{names.layers}{i}.", tensors)
-                   for i, layer in enumerate(config.layers))  # fmt: skip
+    layers = tuple(read_layer(config, index, tensors) for index in range(config.num_layers))
     unused = tuple(name for name in tensors if name not in used and not BUFFERS.search(name))
     return ModelTensors(embedding, head, outer, layers, config.experts.used if config.experts else 0, unused)
 
@@ -128,6 +127,36 @@ def _needed(config: ModelConfig, tensors: Container[str]) -> Iterator[tuple[str,
     for i, layer in enumerate(config.layers):
         stem = f"{prefix}{names.layers}{i}."
         yield from _stored_all(stem, _layer_names(names, stem, tensors), layer_shapes(config, layer))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a layer as the checkpoint has it, and the rows of the parts that it holds, by their plain names."""
+
+    name: str
+    shape: tuple[int, ...]
+    parts: Mapping[str, slice | np.ndarray]
+    expert: int | None  # whose it is, where each has a tensor of its own
+
+
+def stored_tensors(config: ModelConfig, index: int, tensors: Container[str]) -> Iterator[Stored]:
+    """What the checkpoint has of one layer, but for what it stores transposed."""
+    names = NAMES[config.architecture]
+    stem = f"{tensor_prefix(names, tensors)}{names.layers}{index}."
+    shapes = layer_shapes(config, config.layers[index])
+    for name, sign, wanted in _wanted(stem, _layer_names(names, stem, tensors), shapes):
+        many = _are_many(name, next(iter(wanted)))
+        places = row_places([shape[many] for shape in wanted.values()], sign, config.num_kv_heads)
+        if not name.endswith(".T"):
+            for number, (stored, shape) in enumerate(_stored(name, wanted)):
+                yield Stored(stored, shape, dict(zip(wanted, places, strict=True)), number if many else None)
+
+
+def read_layer(config: ModelConfig, index: int, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensors]:
+    """The tensors of one layer by their plain names, from a checkpoint's that were checked."""
+    names = NAMES[config.architecture]
+    stem = f"{tensor_prefix(names, tensors)}{names.layers}{index}."
+    return _layer(config, config.layers[index], names, stem, tensors)
 
 
 def _layer(

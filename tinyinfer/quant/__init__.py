@@ -4,6 +4,7 @@ packed.py    Form and PackedWeight: what a quantized matrix is
 layout.py    kernel order, drawn
 int8.py, int5.py, int4.py, nf4.py    one scheme each: what a code means, and how it is chosen
 steps.py     how int4 and int5 choose scales
+curvature.py, gptq.py, awq.py    codes chosen by what a matrix is multiplied with
 study.py     the plainest schemes to compare with, and what each form would make of a model
 """
 
@@ -67,14 +68,25 @@ def quantize(weight: np.ndarray, form: Form | str, name: str = "weight") -> Pack
 
 def encode_rows(values: np.ndarray, form: Form, name: str) -> Encoded:
     """The codes and plain scales of some rows, not yet in kernel order: float32 [rows, K]; raises as `quantize`."""
+    check_weights(values, name)
+    with np.errstate(over="ignore", invalid="ignore"):
+        encoded = _encode_groups(values, form)
+    check_scales(encoded, values, form, name)
+    return encoded
+
+
+def check_weights(values: np.ndarray, name: str) -> None:
+    """Raises `BadCheckpoint` for NaN and infinity."""
     if not np.isfinite(values).all():
         raise BadCheckpoint(f"tensor {name!r}: can't be quantized: it holds NaN or infinity")
-    with np.errstate(over="ignore", invalid="ignore"):
-        codes, scales, minimums = _encode_groups(values, form)
+
+
+def check_scales(encoded: Encoded, values: np.ndarray, form: Form, name: str) -> None:
+    """Raises `BadRequest` where weights were too large for scales of 16 bits."""
+    _, scales, minimums = encoded
     if not (np.isfinite(scales).all() and (minimums is None or np.isfinite(minimums).all())):
         largest = f"weights of up to {np.abs(values).max():.3g}"
         raise BadRequest(f"tensor {name!r}: {largest} are beyond the float16 scales of {form.name}", "scheme")
-    return codes, scales, minimums
 
 
 def _encode_groups(values: np.ndarray, form: Form) -> Encoded:

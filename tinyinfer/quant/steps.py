@@ -15,12 +15,13 @@ Inside, groups are columns, [size, groups]: NumPy is fast at sums over the first
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 Choice = tuple[np.ndarray, np.ndarray]  # a scale and a minimum for each group, float32 [groups] each, as stored
+Weigh = Callable[[np.ndarray], np.ndarray]  # what errors cost: float32 [size, groups] -> [groups]
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,36 @@ class Steps:
         """The code that is zero, where the codes stand around it."""
         return (self.top + 1) // 2
 
+    @property
+    def wide(self) -> Steps:
+        """The same with more ranges to try, down to 0.6: for costs that ask for more than the sum of squares."""
+        shares = tuple(1 - step / 20 for step in range(9))
+        return replace(self, shares=shares, reach=tuple(self.middle / share for share in shares))
+
     def encode(self, values: np.ndarray, symmetric: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Float32 [rows, groups, size] -> codes uint8 of that shape, scales and minimums float16 [rows, groups].
 
         Codes are chosen for the scale as stored. A scale beyond float16 comes out infinite: the caller refuses it.
         """
         columns = np.ascontiguousarray(values.reshape(-1, values.shape[2]).T)
-        trials = self._symmetric_trials(columns) if symmetric else self._trials(columns)
-        best = next(trials)
-        least = self._error(columns, *best)
-        for trial in trials:
-            best, least = self._better(columns, best, least, trial)
-        fitted = self._fitted(columns, self._codes(columns, *best), symmetric)
-        scale, minimum = self._better(columns, best, least, fitted)[0]
-        codes = self._codes(columns, scale, minimum).astype(np.uint8).T.reshape(values.shape)
+        scale, minimum = self.choose(columns, symmetric)
+        codes = self.codes(columns, scale, minimum).astype(np.uint8).T.reshape(values.shape)
         scale, minimum = (part.astype(np.float16).reshape(values.shape[:2]) for part in (scale, minimum))
         return codes, scale, None if symmetric else minimum
+
+    def choose(self, columns: np.ndarray, symmetric: bool, weigh: Weigh | None = None) -> Choice:
+        """The scale and minimum of least error for each group of float32 [size, groups], as float16 holds them.
+
+        `weigh` says what a group's errors cost, by default the sum of their squares.
+        """
+        weigh = weigh or _squares
+        trials = self._symmetric_trials(columns) if symmetric else self._trials(columns)
+        best = next(trials)
+        least = self._error(columns, *best, weigh)
+        for trial in trials:
+            best, least = self._better(columns, best, least, trial, weigh)
+        fitted = self._fitted(columns, self.codes(columns, *best), symmetric)
+        return self._better(columns, best, least, fitted, weigh)[0]
 
     def decode(self, codes: np.ndarray, scales: np.ndarray, minimums: np.ndarray | None) -> np.ndarray:
         """uint8 [rows, groups, size], float32 [rows, groups] -> float32 [rows, groups, size]."""
@@ -78,9 +93,11 @@ class Steps:
             scale = _stored(extreme / np.float32(-reach))
             yield scale, scale * np.float32(-self.middle)
 
-    def _better(self, columns: np.ndarray, best: Choice, least: np.ndarray, trial: Choice) -> tuple[Choice, np.ndarray]:
+    def _better(
+        self, columns: np.ndarray, best: Choice, least: np.ndarray, trial: Choice, weigh: Weigh
+    ) -> tuple[Choice, np.ndarray]:
         """For each group the choice of less error, and that error."""
-        error = self._error(columns, *trial)
+        error = self._error(columns, *trial, weigh)
         wins = error < least
         return (np.where(wins, trial[0], best[0]), np.where(wins, trial[1], best[1])), np.minimum(error, least)
 
@@ -95,20 +112,29 @@ class Steps:
         scale = _stored(_quotient(_dot(codes, columns), _dot(codes, codes)))
         return scale, _stored(middle - scale * middle_code)
 
-    def _codes(self, columns: np.ndarray, scale: np.ndarray, minimum: np.ndarray) -> np.ndarray:
-        """The nearest codes, as float32."""
+    def codes(self, columns: np.ndarray, scale: np.ndarray, minimum: np.ndarray) -> np.ndarray:
+        """The nearest codes of float32 [..., groups] for scales and minimums [groups], as float32."""
         codes = columns - minimum
         codes /= np.where(scale == 0, np.float32(1), scale)
         np.rint(codes, out=codes)
         return np.clip(codes, 0, self.top, out=codes)
 
-    def _error(self, columns: np.ndarray, scale: np.ndarray, minimum: np.ndarray) -> np.ndarray:
-        """The squared error of each group."""
-        off = self._codes(columns, scale, minimum)
+    def _error(self, columns: np.ndarray, scale: np.ndarray, minimum: np.ndarray, weigh: Weigh) -> np.ndarray:
+        """What the error of each group costs."""
+        off = self.codes(columns, scale, minimum)
         off *= scale
         off += minimum
         off -= columns
-        return _dot(off, off)
+        return weigh(off)
+
+
+def quadratic(curvature: np.ndarray) -> Weigh:
+    """Errors e that cost e^T H e, for H float32 [size, size]."""
+    return lambda off: _dot(curvature @ off, off)
+
+
+def _squares(off: np.ndarray) -> np.ndarray:
+    return _dot(off, off)
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:

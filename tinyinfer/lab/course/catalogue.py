@@ -37,6 +37,7 @@ EXPERIMENTS = (
     Experiment("quant", "what rounding weights to 8 and 4 bits does to them"),
     Experiment("outliers", "the few enormous dimensions between layers, what they do to 8 bits, and five cures"),
     Experiment("quality", "perplexity, facts and agreement of each scheme, with what chance leaves open"),
+    Experiment("calibrated", "4 bits chosen by what weights are multiplied with: GPTQ and AWQ beside the nearest"),
     Experiment("speculative", "how often drafts are right, what that gains, and where it loses"),
     Experiment("soft-labels", "the distribution after a sentence, and how a temperature softens it"),
     Experiment("fit", "how much context, for how many users, in how much memory"),

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...calibration.inputs import LayerInputs, layer_inputs
 from ...quant import relative_error
 from ...quant.study import absmax, absmax_groups
-from ..inputs import LayerInputs, layer_inputs
 from .finding import Drawing, Finding, Table, shown
 from .setting import Setting
 

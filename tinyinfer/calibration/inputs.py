@@ -1,4 +1,4 @@
-"""What matrices are multiplied with while a text is read: for outliers, and to calibrate quantizers by."""
+"""What matrices are multiplied with while a text is read: to calibrate by, and to look at outliers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Watched(np.ndarray):
 class LayerInputs:
     """One layer as it runs: the vectors that go in and come out, float32 [n, hidden], and what its matrices meet.
 
-    matrices   for each name the matrix, float32 [out, in], and its inputs [n, in]; of experts those in the order they
-               come, each with the tokens it was given
+    matrices   for each name the matrix, float32 [out, in], and its inputs [n, in], the same array where several meet
+               the same; of experts all in order, each with the tokens it was given
     """
 
     index: int
@@ -45,12 +45,17 @@ class LayerInputs:
 def layer_inputs(config: ModelConfig, tensors: ModelTensors, ids: np.ndarray) -> Iterator[LayerInputs]:
     """Run a text, int [n], through the reference transformer, one layer in memory at a time; yields each."""
     x = reference.embed(config, tensors, ids)
-    for index, (settings, layer) in enumerate(zip(config.layers, tensors.layers, strict=True)):
-        watched = {name: _watched(tensor) for name, tensor in layer.items()}
-        after = reference.transformer_layer(config, settings, watched, x)
-        matrices = {name: found for name, tensor in watched.items() if (found := _met(tensor))}
-        yield LayerInputs(index, x, after, matrices)
-        x = after
+    for index, layer in enumerate(tensors.layers):
+        found = watch(config, index, layer, x)
+        yield found
+        x = found.after
+
+
+def watch(config: ModelConfig, index: int, layer: Mapping[str, Tensors], x: np.ndarray) -> LayerInputs:
+    """Run one layer on vectors float32 [n, hidden]."""
+    watched = {name: _watched(tensor) for name, tensor in layer.items()}
+    after = reference.transformer_layer(config, config.layers[index], watched, x)
+    return LayerInputs(index, x, after, {name: met for name, tensor in watched.items() if (met := _met(tensor))})
 
 
 def _watched(tensor: Tensors) -> Tensors:
@@ -65,5 +70,12 @@ def _watched(tensor: Tensors) -> Tensors:
 
 
 def _met(tensor: Tensors) -> list[tuple[np.ndarray, np.ndarray]]:
-    parts = tensor if isinstance(tensor, tuple) else (tensor,)
-    return [(one.view(np.ndarray), np.concatenate(one.seen)) for one in parts if isinstance(one, Watched) and one.seen]
+    """Nothing of what no vector was multiplied with; of experts nothing if none was used."""
+    parts = [one for one in (tensor if isinstance(tensor, tuple) else (tensor,)) if isinstance(one, Watched)]
+    return [(one.view(np.ndarray), _seen(one)) for one in parts] if any(one.seen for one in parts) else []
+
+
+def _seen(one: Watched) -> np.ndarray:
+    if len(one.seen) == 1:
+        return one.seen[0]
+    return np.concatenate(one.seen) if one.seen else np.empty((0, one.shape[1]), np.float32)

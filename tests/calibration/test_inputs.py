@@ -7,9 +7,9 @@ import pytest
 
 from tests.tiny_models import golden_folder, random_runtime
 from tinyinfer import reference
+from tinyinfer.calibration.inputs import layer_inputs
 from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import read_config
-from tinyinfer.lab.inputs import layer_inputs
 from tinyinfer.model.tensors import collect_tensors
 
 IDS = np.array([5, 3, 96, 0, 41])
