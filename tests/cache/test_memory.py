@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.cache.test_blocks import config_of
-from tinyinfer.cache import KVCache, blocks
+from tinyinfer.cache import KVCache
+from tinyinfer.cache import pool as pools
 from tinyinfer.cache.memory import RESERVES, untouched
 
 pytestmark = pytest.mark.skipif(not RESERVES, reason="the system counts memory when it is asked for")
@@ -64,7 +65,7 @@ def test_without_address_space_it_grows_by_copying(monkeypatch: pytest.MonkeyPat
             raise MemoryError
         return np.empty(shape, dtype)
 
-    monkeypatch.setattr(blocks, "untouched", scarce)
+    monkeypatch.setattr(pools, "untouched", scarce)
     pool = KVCache(config_of([None]), 2, "int8", room=1000).pools[0]
     pool.allocate(3)
     assert {array.shape[2] for array in pool._arrays} == {pool.capacity} == {3}

@@ -147,7 +147,7 @@ class Histories(RuleBasedStateMachine):
         most=st.integers(12, 30),
     )
     def start(self, windows: list[int | None], block_size: int, most: int) -> None:
-        self.cache = KVCache(config_of(windows), block_size, dtype=np.float64)
+        self.cache = KVCache(config_of(windows), block_size)
         self.cache.limit(most * self.cache.block_bytes)
         self.tree = PrefixTree(self.cache)
         self.texts: list[tuple[Sequence, Trail, Any, list[int]]] = []

@@ -470,7 +470,8 @@ class Heads:
 
         play(write, step, team, shape, kv_dtype=self.dtype)
         pools = step.sequences[0].cache.pools
-        return [*buffers.all, *(array for pool in pools for array in pool._arrays if array is not None)]
+        arrays = [array for pool in pools for array in pool._arrays if array is not None]
+        return [*buffers.all, *arrays]
 
 
 HEADS = {

@@ -36,6 +36,7 @@ from .vectors import (
     i1x16,
     i8x32,
     i8x64,
+    i16x8,
     i16x16,
     i16x32,
     i16x64,
@@ -121,6 +122,23 @@ def load_floats(builder, array, index, *, kinds):
 def load_sixteen(builder, array, index, *, kinds):
     """Sixteen floats, from the arrays that `load_floats` takes, where registers are as wide."""
     return _widened(builder, read(builder, array, index, ir.VectorType(array.type.pointee, 16)), kinds[0].dtype)
+
+
+@operation({(types.uint8[::1], _INDEX): f32x8})
+def broadcast_half(builder, array, index):
+    """The float16 in two bytes of an array, eight times: f32x8."""
+    return _widen_half(builder, repeated(builder, read(builder, array, index, INT[16]), i16x8))
+
+
+@operation({(types.uint8[::1], _INDEX): f32x16})
+def load_nibbles(builder, array, index):
+    """Eight bytes as sixteen numbers 0..15, the lower four bits of each first: f32x16."""
+    eight = read(builder, array, index, ir.VectorType(INT[8], 8))
+    low, high = (
+        change(eight, ir.Constant(eight.type, [by] * 8)) for change, by in ((builder.and_, 15), (builder.lshr, 4))
+    )
+    wide = builder.zext(shuffled(builder, low, high, range(16)), i32x16.llvm)
+    return builder.sitofp(wide, f32x16.llvm)
 
 
 def _widened(builder, numbers, kind):
@@ -259,10 +277,16 @@ def multiply(builder, a, b):
     return builder.fmul(a, _for_rows_of(builder, a, b), flags=_AS_WRITTEN)
 
 
-@operation({(kind,) * 3: kind for kind in (f32x8, f32x16, types.float32)} | {(f32x16, f32x8, f32x16): f32x16})
+_THREE_FLOATS = {(kind,) * 3: kind for kind in (f32x8, f32x16, types.float32)}
+
+
+@operation(_THREE_FLOATS | {(f32x16, f32x8, kind): f32x16 for kind in (f32x8, f32x16)})
 def multiply_add(builder, a, b, c):
-    """a * b + c: rounded once where there is an instruction for it, with AVX2 and NEON, and twice in plain code."""
-    b = _for_rows_of(builder, a, b)
+    """a * b + c: rounded once where there is an instruction for it, with AVX2 and NEON, and twice in plain code.
+
+    Where a has sixteen lanes and b or c eight, these go with both halves.
+    """
+    b, c = _for_rows_of(builder, a, b), _for_rows_of(builder, a, c)
     if uses("fma") or uses("neon"):
         name = f"llvm.fma.v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "llvm.fma.f32"
         function = ir.FunctionType(a.type, [a.type] * 3)
