@@ -13,6 +13,7 @@ import numpy as np
 from numba import types
 
 from .jit import inlined, jit
+from .mixes import room_for
 from .pieces import exp, fill
 from .scores import score
 from .simd import (
@@ -58,6 +59,7 @@ def attend(
     size = keys.shape[2]
     span = max(SPAN // size, 1)  # blocks
     scores = np.empty((TOGETHER, (span * size + 7) // 8 * 8), np.float32)
+    room = np.empty(room_for(dim, size), np.float32)
     for i in range(m):
         fill(states[i], f32(0))
         states[i, dim] = LOWEST
@@ -95,7 +97,7 @@ def attend(
                     for row in range(count):
                         _multiply(scores[row, i * size :], value_scales[block])
                 part = max(low - i * size, 0), min(high - i * size, size)
-                mix(scores, i * size, part, values, block, ahead, states, first, count)
+                mix(scores, i * size, part, values, block, ahead, states, first, count, room)
 
 
 @inlined

@@ -36,7 +36,6 @@ from .vectors import (
     i1x16,
     i8x32,
     i8x64,
-    i16x8,
     i16x16,
     i16x32,
     i16x64,
@@ -125,20 +124,18 @@ def load_sixteen(builder, array, index, *, kinds):
 
 
 @operation({(types.uint8[::1], _INDEX): f32x8})
-def broadcast_half(builder, array, index):
-    """The float16 in two bytes of an array, eight times: f32x8."""
-    return _widen_half(builder, repeated(builder, read(builder, array, index, INT[16]), i16x8))
+def load_two_halves(builder, array, index):
+    """The two float16 in four bytes of an array, and six numbers of no meaning: f32x8."""
+    two = read(builder, array, index, ir.VectorType(INT[16], 2))
+    return _widen_half(builder, shuffled(builder, two, two, [0, 1] * 4))
 
 
 @operation({(types.uint8[::1], _INDEX): f32x16})
 def load_nibbles(builder, array, index):
     """Eight bytes as sixteen numbers 0..15, the lower four bits of each first: f32x16."""
-    eight = read(builder, array, index, ir.VectorType(INT[8], 8))
-    low, high = (
-        change(eight, ir.Constant(eight.type, [by] * 8)) for change, by in ((builder.and_, 15), (builder.lshr, 4))
-    )
-    wide = builder.zext(shuffled(builder, low, high, range(16)), i32x16.llvm)
-    return builder.sitofp(wide, f32x16.llvm)
+    eight = builder.zext(read(builder, array, index, ir.VectorType(INT[8], 8)), i32x8.llvm)
+    low, high = builder.and_(eight, constant(i32x8, 15)), builder.lshr(eight, constant(i32x8, 4))
+    return builder.sitofp(shuffled(builder, low, high, range(16)), f32x16.llvm)
 
 
 def _widened(builder, numbers, kind):

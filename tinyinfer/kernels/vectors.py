@@ -52,7 +52,7 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, vector.llvm)
 
 
-i8x32, i16x8, i16x16, i16x32 = Vector("i8", 32), *(Vector("i16", lanes) for lanes in (8, 16, 32))
+i8x32, i16x16, i16x32 = Vector("i8", 32), Vector("i16", 16), Vector("i16", 32)
 i32x8, i32x16, f32x8 = Vector("i32", 8), Vector("i32", 16), Vector("f32", 8)
 i8x64, i16x64, i32x32, f32x16 = Vector("i8", 64), Vector("i16", 64), Vector("i32", 32), Vector("f32", 16)
 i1x8, i1x16, u8x32 = Vector("i1", 8), Vector("i1", 16), Vector("u8", 32)
