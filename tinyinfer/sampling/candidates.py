@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -43,15 +44,21 @@ def likeliest(logits: np.ndarray) -> int:
     raise SamplingError(f"logits should be finite or -inf, found {logits[best]} at id {best}")
 
 
-def candidates(logits: np.ndarray, top_k: int = 0, ids: np.ndarray | None = None) -> Candidates:
-    """The tokens of logits [vocab] that are not masked with -inf, in float64: all, or the `top_k` likeliest; 0 is off.
+def candidates(logits: np.ndarray, ids: np.ndarray | None = None) -> Candidates:
+    """The tokens of logits float [n] that are not masked with -inf, in float64; `ids` int64 [n], or their places.
 
-    With `ids`, int64 [n] and ascending, no others. Raises `SamplingError` as `likeliest` does.
+    Raises `SamplingError` where all are masked.
     """
-    likeliest(logits)
-    tokens = Candidates(np.arange(len(logits)), logits) if ids is None else Candidates(ids, logits[ids])
-    tokens = unmasked(only(tokens, largest(tokens.logits, top_k)) if 0 < top_k < len(tokens.ids) else tokens)
+    tokens = unmasked(Candidates(_first_ids(len(logits)) if ids is None else ids, logits))
     return Candidates(tokens.ids, tokens.logits.astype(np.float64))
+
+
+@lru_cache(maxsize=4)
+def _first_ids(count: int) -> np.ndarray:
+    """0, 1, ..., not to be written to."""
+    ids = np.arange(count)
+    ids.flags.writeable = False
+    return ids
 
 
 def unmasked(tokens: Candidates) -> Candidates:
@@ -113,7 +120,8 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
 
 def weights(tokens: Candidates) -> np.ndarray:
     """Probabilities before they are divided by their sum, float64 [k]; the likeliest token's is 1."""
-    return np.exp(tokens.logits - tokens.logits.max())
+    below = tokens.logits - tokens.logits.max()
+    return np.exp(below, out=below)  # a new array would be as much memory to be cleared
 
 
 def probabilities(tokens: Candidates) -> np.ndarray:
