@@ -243,7 +243,7 @@ def test_a_fork_rolls_by_itself(random: Random):
         near(held.step(99 - n), random.held().prefill(ids + [99 - m for m in range(n + 1)], rolling=ROLLING)[0])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "int8", "int8-int4"])
 def test_a_text_that_has_rolled_goes_on_after_saving(random: Random, dtype: str):
     llm = LLM(random.llm.checkpoint, 24, kv_dtype=dtype)
     session, how = llm.session(), {"max_tokens": 30, "context_full": "roll", "temperature": 0, "ignore_eos": True}

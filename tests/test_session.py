@@ -22,7 +22,7 @@ from tests.interrupts import interrupt
 from tests.text.tiny_tokenizers import byte_level_tokenizer_json
 from tests.tiny_models import WINDOWED, random_model
 from tinyinfer import LLM, Session, cached_sequence
-from tinyinfer.cache.blocks import BlockPool
+from tinyinfer.cache.pool import BlockPool
 from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.checkpoint.source import Checkpoint
 from tinyinfer.errors import BadRequest

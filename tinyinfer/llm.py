@@ -67,8 +67,8 @@ def load(
                   stored as floats meet float32 in any case. Without Numba (TINYINFER_KERNELS=numpy) quantized weights
                   are widened as they are used and meet float32 too, by default; "int8" is then refused
     context       tokens that prompt and answer may have together, by default what the model was made for
-    kv_dtype      what keys and values are kept in: "float16", the default, "float32", or "int8" with a scale for each
-                  head and token
+    kv_dtype      what keys and values are kept in: "float16", the default, "float32", "int8" with a scale for each head
+                  and token, or "int8-int4": keys in int8, values in 4 bits, with a scale and a minimum for 32 of them
     threads       how many to compute with, by default TINYINFER_THREADS, else one for each physical core that the
                   process may use; models that ask for the same number share them
     lora          folders of LoRA adapters as PEFT saves them, one or several, or a mapping from folders to scales: what

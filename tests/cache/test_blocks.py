@@ -259,7 +259,7 @@ class Histories(RuleBasedStateMachine):
     )
     def start(self, windows: list[int | None], block_size: int) -> None:
         self.config = config_of(windows)
-        self.cache = KVCache(self.config, block_size, dtype=np.float64)
+        self.cache = KVCache(self.config, block_size)
         self.texts: list[tuple[Sequence, list[float]]] = []
         self.written = 0
 

@@ -42,7 +42,7 @@ def trees(draw: st.DrawFn) -> list[int]:
     windows=st.sampled_from([[None], [3], [4, None], [1]]), forked=st.booleans(),
 )  # fmt: skip
 def test_any_way_of_any_tree_can_be_kept(parents, before: int, block_size: int, data, windows, forked: bool):
-    cache = KVCache(config_of(windows), block_size, dtype=np.float64)
+    cache = KVCache(config_of(windows), block_size)
     sequence = cache.sequence()
     for i in range(before):
         write(sequence, numbers(1, i))
@@ -76,7 +76,7 @@ def test_any_way_of_any_tree_can_be_kept(parents, before: int, block_size: int, 
 
 
 def test_giving_up_leaves_what_was_there():
-    sequence = KVCache(config_of([None]), 4, dtype=np.float64).sequence()
+    sequence = KVCache(config_of([None]), 4).sequence()
     write(sequence, numbers(6, 0))
     branches = Branches(sequence, [-1, 0, 0, 0])
     branches.reserve(4)

@@ -135,7 +135,7 @@ def test_counts_say_what_was_asked_and_found():
 
 def number(root: Any, ids: list[int]) -> float:
     """What a token's key is made of here: all that stands before it, and itself."""
-    return float(hash((root, *ids)) % 2**40)
+    return float(hash((root, *ids)) % 2**24)  # which float32 holds
 
 
 class Histories(RuleBasedStateMachine):
@@ -147,7 +147,7 @@ class Histories(RuleBasedStateMachine):
         most=st.integers(12, 30),
     )
     def start(self, windows: list[int | None], block_size: int, most: int) -> None:
-        self.cache = KVCache(config_of(windows), block_size, dtype=np.float64)
+        self.cache = KVCache(config_of(windows), block_size)
         self.cache.limit(most * self.cache.block_bytes)
         self.tree = PrefixTree(self.cache)
         self.texts: list[tuple[Sequence, Trail, Any, list[int]]] = []

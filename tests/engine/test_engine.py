@@ -26,6 +26,7 @@ YARNLESS = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddi
 KINDS: dict[str, dict[str, Any]] = {
     "plain": LONG,
     "windows": {**WINDOWED, "sliding_window": 20, **LONG},
+    "values of 4 bits": {**WINDOWED, "sliding_window": 20, **LONG},
     "dynamic": {"rope_parameters": {"rope_type": "dynamic", **YARNLESS}, "max_position_embeddings": 24},
     "longrope": {
         "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "max_position_embeddings": 96,
@@ -39,7 +40,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @cache
 def llm_of(kind: str = "plain") -> LLM:
-    return LLM(Checkpoint(Path("random"), *random_model(seed=3, **KINDS[kind])), kv_dtype="float32")
+    kv_dtype = "int8-int4" if kind == "values of 4 bits" else "float32"
+    return LLM(Checkpoint(Path("random"), *random_model(seed=3, **KINDS[kind])), kv_dtype=kv_dtype)
 
 
 @pytest.fixture

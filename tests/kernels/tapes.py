@@ -41,7 +41,7 @@ def cache_of(windows: list[int | None], kv_heads: int, dim: int, block_size: int
         pool.grow(256)
         for array in pool._arrays:
             if array is not None:
-                array[:] = 77 if array.dtype == np.int8 else np.nan
+                array[:] = {np.int8: 77, np.uint8: 255}.get(array.dtype.type, np.nan)  # two bytes of 255 are a NaN
     return cache
 
 

@@ -30,6 +30,23 @@ def test_every_float16_is_widened_exactly():
 
 
 @jit
+def widen_bytes(stored, out):
+    """scale * code + minimum of sixteen codes behind the two numbers; and these."""
+    pair = simd.load_two_halves(stored, 0)
+    simd.store_floats(out, 16, pair)
+    scale, least = simd.broadcast_float(out, 16), simd.broadcast_float(out, 17)
+    simd.store_floats(out, 0, simd.multiply_add(simd.load_nibbles(stored, 4), scale, least))
+
+
+def test_numbers_of_four_bits_are_widened_with_their_scale():
+    stored = np.concatenate([np.float16([0.5, -3]).view(np.uint8), RANDOM.integers(0, 256, 8).astype(np.uint8)])
+    out = np.zeros(24, np.float32)
+    widen_bytes(stored, out)
+    codes = np.concatenate([stored[4:] & 15, stored[4:] >> 4])
+    np.testing.assert_array_equal(out[:18], [*(codes * 0.5 - 3), 0.5, -3])
+
+
+@jit
 def round_all(x, scale, out):
     for i in range(0, x.size, 8):
         whole = simd.scaled_to_int(simd.load_floats(x, i), simd.spread(scale))

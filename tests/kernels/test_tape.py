@@ -470,7 +470,8 @@ class Heads:
 
         play(write, step, team, shape, kv_dtype=self.dtype)
         pools = step.sequences[0].cache.pools
-        return [*buffers.all, *(array for pool in pools for array in pool._arrays if array is not None)]
+        arrays = [array for pool in pools for array in pool._arrays if array is not None]
+        return [*buffers.all, *arrays]
 
 
 HEADS = {
@@ -494,8 +495,8 @@ HEADS = {
 
 
 # Of values of order 1. A key that is off by float32's last place may become the next float16 or the next code, and a
-# code is 1/127 of the largest number of its head, some 2.
-BOUNDS = {"float32": (2e-5, 0), "float16": (2e-3, 2e-3), "int8": (0.04, 1.01)}
+# code is 1/127 of the largest number of its head, some 2. A value is stored as it comes, to the same codes of 4 bits.
+BOUNDS = {"float32": (2e-5, 0), "float16": (2e-3, 2e-3), "int8": (0.04, 1.01), "int8-int4": (0.04, 1.01)}
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -507,7 +508,7 @@ def test_attention(case: str, dtype: str):
     expected = heads.outcome(None)
     for team in TEAMS:
         for found, other in zip(heads.outcome(team), expected, strict=True):
-            atol = cache_bound if found.dtype in (np.int8, np.float16) else bound
+            atol = {np.int8: cache_bound, np.float16: cache_bound, np.uint8: 0}.get(found.dtype.type, bound)
             np.testing.assert_allclose(found.astype(f32), other.astype(f32), rtol=0, atol=atol, equal_nan=True)
 
 
@@ -532,12 +533,21 @@ def test_what_is_stored_is_near_what_came(dtype: str):
             given = given.reshape(9, 2, 12)
             if dtype == "float16":
                 given = np.clip(given, -65504, 65504)
+            form = dtype.split("-")[-1 if found is value else 0]
             largest = np.abs(given).max(-1, keepdims=True)
-            slack = {"float32": 0, "float16": np.abs(given) * 2.0**-11 + 2.0**-25, "int8": largest / 253}[dtype]
+            if form == "int4":  # the largest within float16; half a step, and roundings of scale and minimum
+                given = np.clip(given, -65504, 65504)
+                largest = (given.max(-1, keepdims=True) - given.min(-1, keepdims=True)) * (
+                    8 + 15 * 0.04
+                ) + 0.04 * largest
+            slack = {
+                "float32": 0, "float16": np.abs(given) * 2.0**-11 + 2.0**-25, "int8": largest / 253,
+                "int4": largest / 253,
+            }[form]  # fmt: skip
             assert (np.abs(found.astype(np.float64) - given) <= slack).all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "int8", "int8-int4"])
 def test_numbers_that_are_none_do_not_look_right(dtype: str):
     """A NaN that is stored makes a NaN of whatever looks at it, and of nothing before it."""
     for team in (None, 2):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.tapes import run_by
 from tests.tiny_models import ARCHITECTURES, VARIANTS, WINDOWED, golden_folder, random_runtime
-from tinyinfer.cache import Branches
+from tinyinfer.cache import KV_DTYPES, Branches
 from tinyinfer.checkpoint.source import open_checkpoint
 from tinyinfer.config import read_config
 from tinyinfer.kernels.table import QUERY_TILE
@@ -85,7 +85,7 @@ def windowed() -> Model:
     return Model(*random_runtime(0, **WINDOWED), kv_dtype="int8", threads=2)
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize("depth", [0, 3, 120, 260])
 def test_chains_and_trees_across_stretches_of_the_past(kv_dtype: str, depth: int):
     model = Model(*random_runtime(0, max_position_embeddings=512), kv_dtype=kv_dtype, threads=2)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny_models import WINDOWED, random_runtime
+from tinyinfer.cache import KV_DTYPES
 from tinyinfer.cached_sequence import CachedSequence
 from tinyinfer.kernels.tape import use_compiled
 from tinyinfer.model.forward import Model
@@ -27,6 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {"max_position_embeddings": 512},
     "windows": {**WINDOWED, "sliding_window": 70, "max_position_embeddings": 512},
     "head of 16": {"head_dim": 16, "max_position_embeddings": 512},
+    "head of 72, and one for all": {"head_dim": 72, "num_key_value_heads": 1, "max_position_embeddings": 512},
 }
 
 
@@ -51,7 +53,7 @@ def whole(kind: str, kv_dtype: str) -> np.ndarray:
     return logits_of(model_of(kind, kv_dtype), [])
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 3, 8, 16, 17, 64, 100])
 def test_steps_of_one_size(kind: str, kv_dtype: str, size: int):

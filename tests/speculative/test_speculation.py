@@ -13,6 +13,7 @@ from tests.chain_models import END, VOCAB, chain_checkpoint, say
 from tests.speculative.scripted import Scripted, right_up_to
 from tests.tiny_models import WINDOWED, golden_folder, random_model
 from tinyinfer import LLM, ModelDrafter, NgramDrafter, load
+from tinyinfer.cache import KV_DTYPES
 from tinyinfer.checkpoint.quantized import quantize_checkpoint
 from tinyinfer.checkpoint.source import Checkpoint, open_checkpoint
 from tinyinfer.errors import SamplingError
@@ -78,7 +79,7 @@ def same(llm: LLM, speculate: Any, prompt: list[int] = PROMPT, again: bool = Tru
 # ---- drafted text must equal plain text: whatever is drafted, at whatever length, wherever it ends
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize("kind", ["plain", "int4", "window"])
 @pytest.mark.parametrize("longest", [1, 2, 4, 8, 20])
 def test_greedy_ids_of_all_drafters(kind: str, kv_dtype: str, longest: int):
@@ -145,7 +146,7 @@ def tree_around(text: list[int]) -> Any:
     return script
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8", "int8-int4"])
 @pytest.mark.parametrize("kind", ["plain", "window", "int4"])
 def test_trees_with_the_right_way_among_wrong_ones(kind: str, kv_dtype: str):
     llm = model(kind, kv_dtype)

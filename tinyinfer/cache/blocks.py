@@ -3,8 +3,8 @@
     positions of a sequence    0 1 2 3 | 4 5 6 7 | 8 9
     its block table               5    |    0    |  2       (block_size 4)
     a pool's keys              [layers, kv_heads, blocks, head_dim, block_size]     with room for more blocks
-    a pool's values            [layers, kv_heads, blocks, block_size, head_dim]
-    scales of each, for int8   [layers, kv_heads, blocks, block_size]
+    a pool's values            [layers, kv_heads, blocks, block_size, head_dim]     or as wide as their form says
+    scales, of int8            [layers, kv_heads, blocks, block_size]
 
 A block may belong to several sequences, which then began alike: the pool counts them, and whoever has to write into
 such a block gets a copy of its own first. One that no sequence has any more may be remembered for what it holds
@@ -18,185 +18,15 @@ The idea is PagedAttention's, https://arxiv.org/abs/2309.06180.
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import NamedTuple
 
-import numpy as np
-
 from ..config import ModelConfig
-from ..errors import OutOfBlocks
-from .kept import Kept, as_kept, widened
-from .memory import RESERVES, untouched
+from .forms import FORMS
+from .memory import RESERVES
+from .pool import BlockPool
+from .tables import BlockTable, Turn
 
 DEFAULT_BLOCK_SIZE = 32
-KV_DTYPES = ("float16", "float32", "int8")  # of keys and values; int8 has a scale, float32, for each head and token
-Turn = Callable[[int, np.ndarray], "np.ndarray | None"]  # see `Sequence.close_gap`
-
-
-class BlockPool:
-    """The blocks of all layers with the same window: `keys` and `values`, laid out as above, and scales or None.
-
-    `layers` are their numbers in the model, in order.
-    """
-
-    def __init__(
-        self, layers: list[int], window: int | None, kv_heads: int, head_dim: int, block_size: int, dtype: str
-    ):
-        self.layers, self.window, self.block_size = layers, window, block_size
-        self.most_blocks: int | None = None  # that it may grow to
-        count = len(layers)
-        self.keys = np.empty((count, kv_heads, 0, head_dim, block_size), dtype)
-        self.values = np.empty((count, kv_heads, 0, block_size, head_dim), dtype)
-        self.key_scales = self.value_scales = None
-        if self.keys.dtype == np.int8:
-            self.key_scales, self.value_scales = (np.empty((count, kv_heads, 0, block_size), np.float32) for _ in "kv")
-        self.room = 0  # blocks to have address space for from the first one on: that many can be had without copying
-        self._whole: list[np.ndarray | None] = []  # what the arrays are the first blocks of
-        self._free: list[int] = []  # a heap: the lowest first, so that a lone sequence gets blocks in a row
-        self._shared: dict[int, int] = {}  # how many sequences beyond the first hold a block; those of one are not here
-        self._forget: dict[int, Callable[[], None]] = {}  # of the remembered blocks: what to call when one is taken
-        self._idle: OrderedDict[int, None] = OrderedDict()  # remembered, of no sequence; the next to be taken first
-
-    @property
-    def num_blocks(self) -> int:
-        """How many blocks there are, used or free."""
-        return self.keys.shape[2]
-
-    @property
-    def capacity(self) -> int:
-        """How many blocks there is room for: a head's first block comes so many after that of the head before it."""
-        return self._whole[0].shape[2] if self._whole else 0
-
-    @property
-    def num_free(self) -> int:
-        """How many blocks belong to no sequence."""
-        return len(self._free)
-
-    @property
-    def num_idle(self) -> int:
-        """How many blocks belong to no sequence and are remembered."""
-        return len(self._idle)
-
-    @property
-    def num_used(self) -> int:
-        """How many blocks belong to sequences."""
-        return self.num_blocks - self.num_free - self.num_idle
-
-    @property
-    def num_available(self) -> int | None:
-        """How many blocks `allocate` could give now; None where nothing limits them."""
-        if self.most_blocks is None:
-            return None
-        return len(self._free) + len(self._idle) + max(self.most_blocks - self.num_blocks, 0)
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block."""
-        arrays = (array for array in self._arrays if array is not None)
-        return sum(array.itemsize * math.prod((*array.shape[:2], *array.shape[3:])) for array in arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all blocks, used or free; not of address space beyond them."""
-        return sum(array.nbytes for array in self._arrays if array is not None)
-
-    @property
-    def _arrays(self) -> tuple[np.ndarray | None, ...]:
-        return self.keys, self.values, self.key_scales, self.value_scales
-
-    def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks; where too few are free the pool grows, and beyond its limit idle ones are taken.
-
-        Raises `OutOfBlocks`, and takes none, where there are not as many.
-        """
-        available = self.num_available
-        if available is not None and count > available:
-            raise OutOfBlocks(f"{count} blocks of the key-value cache are needed, and {available} are left")
-        if count > len(self._free):
-            wanted = max(self.num_blocks + count - len(self._free), 2 * self.num_blocks)
-            self.grow(wanted if self.most_blocks is None else min(wanted, self.most_blocks))
-        while count > len(self._free):
-            block, _ = self._idle.popitem(last=False)
-            self._forget.pop(block)()
-            heapq.heappush(self._free, block)
-        return [heapq.heappop(self._free) for _ in range(count)]
-
-    def free(self, blocks: Iterable[int]) -> None:
-        """Give blocks back; one that others hold stays theirs. Of those that are remembered, the last is taken last."""
-        for block in blocks:
-            others = self._shared.get(block, 0)
-            if others > 1:
-                self._shared[block] = others - 1
-            elif others == 1:
-                del self._shared[block]
-            elif block in self._forget:
-                self._idle[block] = None
-            else:
-                heapq.heappush(self._free, block)
-
-    def remember(self, block: int, forget: Callable[[], None]) -> None:
-        """Keep what a block in use holds when it is given back; `forget` is called when its place is taken after all.
-
-        It must be full: nothing more may be written into it.
-        """
-        self._forget[block] = forget
-
-    def take_up(self, blocks: Iterable[int]) -> None:
-        """One more sequence, or the first again, holds these remembered blocks."""
-        for block in blocks:
-            if block in self._idle:
-                del self._idle[block]
-            else:
-                self.share([block])
-
-    def share(self, blocks: Iterable[int]) -> None:
-        """One more sequence holds these blocks."""
-        for block in blocks:
-            self._shared[block] = self._shared.get(block, 0) + 1
-
-    def is_held_by_others(self, block: int) -> bool:
-        """Whether a block belongs to more than one sequence."""
-        return block in self._shared
-
-    def is_shared(self, block: int) -> bool:
-        """Whether a block is not one sequence's alone to write into: others hold it, or it is remembered."""
-        return block in self._shared or block in self._forget
-
-    def copy_of(self, block: int) -> int:
-        """A new block that holds what `block` does."""
-        (copy,) = self.allocate(1)
-        for array in self._arrays:
-            if array is not None:
-                array[:, :, copy] = array[:, :, block]
-        return copy
-
-    def grow(self, num_blocks: int) -> None:
-        """Make the pool at least `num_blocks` large; what is in it stays."""
-        before = self.num_blocks
-        if num_blocks <= before:
-            return
-        if num_blocks > self.capacity:
-            self._whole = self._with_room(num_blocks)
-        parts = [None if whole is None else whole[:, :, :num_blocks] for whole in self._whole]
-        self.keys, self.values, self.key_scales, self.value_scales = parts
-        self.free(range(before, num_blocks))
-
-    def _with_room(self, num_blocks: int) -> list[np.ndarray | None]:
-        # all are made before any is kept: there may be no memory for the last
-        if self.room > num_blocks:
-            with suppress(MemoryError):  # no address space for so much: the pool grows by copying
-                return [None if array is None else self._grown(array, self.room) for array in self._arrays]
-        return [None if array is None else self._grown(array, num_blocks) for array in self._arrays]
-
-    def _grown(self, old: np.ndarray, num_blocks: int) -> np.ndarray:
-        layers, kv_heads, blocks, *block = old.shape
-        new = (untouched if self.room else np.empty)((layers, kv_heads, num_blocks, *block), old.dtype)
-        new[:, :, :blocks] = old
-        return new
 
 
 def layer_places(config: ModelConfig) -> list[tuple[int, int]]:
@@ -221,8 +51,8 @@ class KVCache:
         layers: dict[int | None, list[int]] = {}
         for number, window in enumerate(windows):
             layers.setdefault(window, []).append(number)
-        shape = *config.cache_shape, block_size
-        self.pools = [BlockPool(numbers, window, *shape, dtype) for window, numbers in layers.items()]
+        how = *config.cache_shape, block_size, FORMS[dtype]
+        self.pools = [BlockPool(numbers, window, *how) for window, numbers in layers.items()]
         for pool in self.pools:
             pool.room = -(-room // block_size) if RESERVES else 0
 
@@ -338,143 +168,3 @@ class Part(NamedTuple):
     sequence: Sequence
     start: int
     count: int
-
-
-class BlockTable:
-    """A sequence's blocks in one pool: those from number `first` on; the ones before it have left the window.
-
-    A block leaves the table before it is given back, so that an interrupt between the two loses a block, where the
-    other order would lend it twice.
-    """
-
-    def __init__(self, pool: BlockPool):
-        self.pool = pool
-        self.first = 0
-        self.blocks: list[int] = []
-        self.hollow = 0  # positions before this one are not held, though a block may have room for them
-
-    @property
-    def first_position(self) -> int:
-        """The first position whose key and value are held."""
-        return max(self.first * self.pool.block_size, self.hollow)
-
-    def begin_at(self, position: int) -> None:
-        """Hold nothing, and nothing before `position` from now on."""
-        self.clear()
-        self.first, self.hollow = position // self.pool.block_size, position
-
-    def extend_to(self, length: int) -> None:
-        """Have blocks for positions up to `length`."""
-        missing = self._blocks_for(length) - self.first - len(self.blocks)
-        if missing > 0:
-            self.blocks += self.pool.allocate(missing)
-
-    def blocks_wanted(self, length: int, count: int) -> int:
-        """How many blocks it would take to go on from `length` by `count` tokens."""
-        written = self.blocks[max(length // self.pool.block_size - self.first, 0) :]
-        copies = sum(self.pool.is_shared(block) for block in written)
-        return max(self._blocks_for(length + count) - self.first - len(self.blocks), 0) + copies
-
-    def blocks_given_back(self, length: int) -> int:
-        """How many blocks `drop_unseen` would give back that nobody else holds."""
-        unseen = max(self._first_seen(length) // self.pool.block_size - self.first, 0)
-        return sum(not self.pool.is_held_by_others(block) for block in self.blocks[:unseen])
-
-    def begin_as(self, other: BlockTable) -> None:
-        """Hold what `other` holds."""
-        self.pool.share(other.blocks)
-        self.first, self.hollow, self.blocks = other.first, other.hollow, list(other.blocks)
-
-    def own_from(self, length: int) -> None:
-        """Have to itself, by copies, the blocks that positions from `length` on would be written to."""
-        for index in range(max(length // self.pool.block_size - self.first, 0), len(self.blocks)):
-            block = self.blocks[index]
-            if self.pool.is_shared(block):
-                self.blocks[index] = self.pool.copy_of(block)
-                self.pool.free([block])
-
-    def cut_to(self, length: int) -> None:
-        """Give back the blocks that only positions from `length` on use."""
-        kept = max(self._blocks_for(length) - self.first, 0)
-        dropped, self.blocks = self.blocks[kept:], self.blocks[:kept]
-        self.pool.free(dropped)
-
-    def drop_unseen(self, length: int) -> None:
-        """Give back the blocks that the token at position `length` and those after it can't see."""
-        unseen = self._first_seen(length) // self.pool.block_size - self.first
-        if unseen > 0:
-            dropped = self.blocks[:unseen]
-            self.first, self.blocks = self.first + unseen, self.blocks[unseen:]
-            self.pool.free(dropped)
-
-    def holds_window_of(self, length: int) -> bool:
-        """Whether all that the token at position `length` sees is held."""
-        return self.first_position <= self._first_seen(length)
-
-    def clear(self) -> None:
-        """Give every block back."""
-        dropped = self.blocks
-        self.first, self.hollow, self.blocks = 0, 0, []
-        self.pool.free(reversed(dropped))  # the beginning of a text is what others may share: it is remembered longest
-
-    def close_gap(self, keep: int, drop: int, length: int, turn: Turn) -> None:
-        """See `Sequence.close_gap`."""
-        begin = max(self.first_position, keep + drop)
-        moved = [self.get(place, begin, length) for place in range(len(self.pool.layers))]
-        if self.first_position > 0:  # what stands before the gap has left the window
-            self.begin_at(begin - drop)
-        self.cut_to(length - drop)
-        self.own_from(begin - drop)
-        self.extend_to(length - drop)
-        for place, (layer, kept) in enumerate(zip(self.pool.layers, moved, strict=True)):
-            turned = turn(layer, widened(kept.keys, kept.key_scales))
-            if turned is not None:
-                keys, scales = as_kept(turned, self.pool.keys.dtype)
-                kept = kept._replace(keys=keys, key_scales=scales)
-            self.put(place, begin - drop, kept)
-
-    def store(self, layer: int, begin: int, key: np.ndarray, value: np.ndarray) -> None:
-        """Write float32 [n, kv_heads, head_dim] for the positions from `begin` on."""
-        (keys, key_scales), (values, value_scales) = (as_kept(part, self.pool.keys.dtype) for part in (key, value))
-        self.put(layer, begin, Kept(keys, values, key_scales, value_scales))
-
-    def load(self, layer: int, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of what was stored for the positions from `begin` to `end`: [n, kv_heads, head_dim] each.
-
-        They are as they are kept, but int8 comes back as float32.
-        """
-        kept = self.get(layer, begin, end)
-        if kept.key_scales is None:
-            return kept.keys, kept.values
-        return widened(kept.keys, kept.key_scales), widened(kept.values, kept.value_scales)
-
-    def put(self, layer: int, begin: int, kept: Kept) -> None:
-        """Write for the positions from `begin` on what `get` gave, here or in another cache of the same dtype."""
-        blocks, offsets = self._places(begin, begin + len(kept.keys))
-        pool = self.pool
-        # indices on either side of the slices put the positions first
-        pool.keys[layer][:, blocks, :, offsets] = kept.keys
-        pool.values[layer][:, blocks, offsets] = kept.values.swapaxes(0, 1)
-        if pool.key_scales is not None:
-            pool.key_scales[layer][:, blocks, offsets] = kept.key_scales.T
-            pool.value_scales[layer][:, blocks, offsets] = kept.value_scales.T
-
-    def get(self, layer: int, begin: int, end: int) -> Kept:
-        """Copies of what is kept of the positions from `begin` to `end`."""
-        blocks, offsets = self._places(begin, end)
-        pool = self.pool
-        keys, values = pool.keys[layer][:, blocks, :, offsets], pool.values[layer][:, blocks, offsets].swapaxes(0, 1)
-        if pool.key_scales is None:
-            return Kept(keys, values)
-        return Kept(keys, values, *(s[layer][:, blocks, offsets].T for s in (pool.key_scales, pool.value_scales)))
-
-    def _places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        positions = np.arange(begin, end)
-        size = self.pool.block_size
-        return np.array(self.blocks, np.int64)[positions // size - self.first], positions % size
-
-    def _blocks_for(self, length: int) -> int:
-        return -(-length // self.pool.block_size)
-
-    def _first_seen(self, position: int) -> int:
-        return 0 if self.pool.window is None else max(position - self.pool.window + 1, 0)

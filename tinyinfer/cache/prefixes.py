@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from .blocks import BlockPool, KVCache, Sequence
+from .blocks import KVCache, Sequence
+from .pool import BlockPool
 
 Key = tuple[Hashable, tuple[int, ...]]  # the number of the node before, or the root, and the ids
 

@@ -1,8 +1,8 @@
 """A sequence out of one cache and into another: what it holds as plain arrays, whatever the blocks.
 
-    layers.0.keys           [tokens, kv_heads, head_dim], in the dtype of the cache
+    layers.0.keys           [tokens, kv_heads, head_dim], or as wide as their form says, and in its dtype
     layers.0.values         the same
-    layers.0.key_scales     float32 [tokens, kv_heads], for int8
+    layers.0.key_scales     float32 [tokens, kv_heads], of int8
     layers.0.value_scales   the same
 
 The tokens are the last ones that the layer holds: all of them, or where a window has moved on, those still there.
@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import BadCheckpoint
-from .blocks import BlockTable, KVCache, Sequence
-from .kept import Kept
+from .blocks import KVCache, Sequence
+from .forms import SCALE, Kept
+from .tables import BlockTable
 
 Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
 
@@ -67,13 +68,14 @@ def sequence_from(cache: KVCache, arrays: Mapping[str, np.ndarray], length: int)
 
 
 def _layout(table: BlockTable, layer: int, tokens: int) -> Layout:
-    pool = table.pool
-    _, kv_heads, _, head_dim, _ = pool.keys.shape
-    stem, shape = f"layers.{layer}.", (tokens, kv_heads, head_dim)
-    layout = {stem + "keys": (pool.keys.dtype, shape), stem + "values": (pool.values.dtype, shape)}
-    if pool.key_scales is not None:
-        layout |= {stem + name: (pool.key_scales.dtype, shape[:2]) for name in ("key_scales", "value_scales")}
-    return layout
+    pool, stem, heads = table.pool, f"layers.{layer}.", (tokens, table.pool.kv_heads)
+    keys, values = pool.forms
+    layout = {
+        stem + "keys": (keys.dtype, (*heads, keys.width(pool.head_dim))),
+        stem + "values": (values.dtype, (*heads, values.width(pool.head_dim))),
+    }
+    scaled = {"key_scales": keys.has_scales, "value_scales": values.has_scales}
+    return layout | {stem + name: (SCALE, heads) for name, has in scaled.items() if has}
 
 
 def _tokens(arrays: Mapping[str, np.ndarray], table: BlockTable, length: int) -> int:

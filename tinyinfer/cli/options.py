@@ -173,8 +173,9 @@ def _number(text: str) -> float | None:
 
 def add_kv_dtype(parser: Parser) -> None:
     """What the cache is kept in."""
-    kv_help = "what keys and values are kept in (default: float16)"
-    parser.add_argument("--kv-dtype", choices=("float16", "float32", "int8"), default="float16", help=kv_help)
+    kv_help = "what keys and values are kept in (default: float16); int8-int4: int8 keys, 4-bit values"
+    kinds = "float16", "float32", "int8", "int8-int4"  # as in `cache.KV_DTYPES`, which would import NumPy too early
+    parser.add_argument("--kv-dtype", choices=kinds, default="float16", help=kv_help)
 
 
 def limit_threads(args: argparse.Namespace) -> None:

@@ -13,52 +13,42 @@ import numpy as np
 from numba import types
 
 from .jit import inlined, jit
+from .mixes import room_for
 from .pieces import exp, fill
-from .processor import uses
+from .scores import score
 from .simd import (
     add,
-    at_most,
-    broadcast_float,
     exponential,
     highest,
-    load_float,
     load_floats,
-    load_sixteen,
     maximum,
     multiply,
     multiply_add,
     no_floats,
-    plus,
-    prefetch,
     spread,
     store_floats,
     subtract,
-    times,
     total,
-    zeros_like,
-)  # fmt: skip
+)
+from .together import TOGETHER
 
 f32 = types.float32
 LOWEST = f32(-3.4e38)  # below any score; minus infinity less itself would be NaN
-TOGETHER = 4  # rows of queries that go over a block together
 SPAN = 128  # positions, in whole blocks, whose scores become shares in one go
-
-# Rows of queries: each once, for one register of keys or of values; and each twice, with the places of two registers.
-LANES, load_wide = (16, load_sixteen) if uses("avx512f") else (8, load_floats)
-THREE = (0, 1, 2), (0, 0, 1, 1, 2, 2), (0, LANES) * 3
-FOUR = (0, 1, 2, 3), (0, 0, 1, 1, 2, 2, 3, 3), (0, LANES) * 4
 
 
 @jit
 def attend(
-    queries, share, keys, key_scales, values, value_scales, blocks, first_block, start, begin, end, window, cap,
+    queries, share, keys, key_scales, values, value_scales, mix, blocks, first_block, start, begin, end, window, cap,
     slopes, sinks, states,
 ):  # fmt: skip
     """Let rows of queries look at the positions from `begin` to `end`.
 
     queries  float32 [m, D], scaled: the `share` heads of the token at position `start`, then those of the next
-    keys     [all blocks, D, B] and values [all blocks, B, D] of that head, float32, int16 (float16's bits) or int8
+    keys     [all blocks, D, B] of that head, float32, int16 (float16's bits) or int8
+    values   [all blocks, B, D], the same; or for another `mix` as it takes them
     key_scales, value_scales   float32 [all blocks, B], which int8 is multiplied with; else of size 0
+    mix      of `mixes.py`, for the form of the values
     blocks   int64: where the sequence's blocks stand, from its block number `first_block` on
     window   how far back a token sees, itself counted; cap bends scores; 0 for neither
     slopes   float32 [share] or of size 0: what a score loses with each position back
@@ -69,6 +59,7 @@ def attend(
     size = keys.shape[2]
     span = max(SPAN // size, 1)  # blocks
     scores = np.empty((TOGETHER, (span * size + 7) // 8 * 8), np.float32)
+    room = np.empty(room_for(dim, size), np.float32)
     for i in range(m):
         fill(states[i], f32(0))
         states[i, dim] = LOWEST
@@ -87,12 +78,7 @@ def attend(
             for i in range(low // size, (high + size - 1) // size):
                 block = blocks[number + i - first_block]
                 ahead = _to_next(blocks, number + i, first_block, newest_block) * dim * size
-                if count == 1:
-                    _score_one(queries, first, keys, block, ahead, scores, i * size)
-                elif count == 3:
-                    _score(queries, first, count, THREE, keys, block, ahead, scores, i * size)
-                else:
-                    _score(queries, first, count, FOUR, keys, block, ahead, scores, i * size)
+                score(queries, first, count, keys, block, ahead, scores, i * size)
                 if key_scales.size:
                     for row in range(count):
                         _multiply(scores[row, i * size :], key_scales[block])
@@ -106,17 +92,12 @@ def attend(
                 _to_shares(scores, i, low, high, seen, states, first + i)
             for i in range(low // size, (high + size - 1) // size):
                 block = blocks[number + i - first_block]
-                ahead = _to_next(blocks, number + i, first_block, newest_block) * dim * size
+                ahead = _to_next(blocks, number + i, first_block, newest_block) * size * values.shape[2]
                 if value_scales.size:
                     for row in range(count):
                         _multiply(scores[row, i * size :], value_scales[block])
                 part = max(low - i * size, 0), min(high - i * size, size)
-                if count == 1:
-                    _mix_one(scores, i * size, part, values, block, ahead, states, first)
-                elif count == 3:
-                    _mix_several(scores, i * size, part, values, block, ahead, states, first, count, THREE)
-                else:
-                    _mix_several(scores, i * size, part, values, block, ahead, states, first, count, FOUR)
+                mix(scores, i * size, part, values, block, ahead, states, first, count, room)
 
 
 @inlined
@@ -131,75 +112,6 @@ def _seen(position, base, size, begin, end, window):
     """From where to where a token sees, of `size` positions from `base` on and those from `begin` to `end`."""
     low = max(begin, position - window + 1) if window > 0 else begin
     return max(low - base, 0), min(min(end, position + 1) - base, size)
-
-
-@inlined
-def _rows(which, first, count):
-    """Some of the rows from `first` on, of which there are `count`: the last one again for those that are missing."""
-    return at_most(plus(which, first), first + count - 1)
-
-
-# ---- scores of a block: query . key
-
-
-@inlined
-def _score_one(queries, row, keys, block, ahead, scores, column):
-    """scores[0, column : column + B] = queries[row] . keys[block], D and [D, B]."""
-    dim, size = keys.shape[1], keys.shape[2]
-    at, q = block * dim * size, row * dim
-    wide, whole = size // 32 * 32, size // 8 * 8
-    for j in range(0, wide, 32):
-        columns = (j, j + 8, j + 16, j + 24)
-        dots = _dots(load_floats, queries, (q, q, q, q), keys, plus(columns, at), ahead)
-        store_floats(scores, plus(columns, column), dots)
-    for j in range(wide, whole, 8):
-        store_floats(scores, (column + j,), _dots(load_floats, queries, (q,), keys, (at + j,), ahead))
-    _score_rest(queries, row, keys, block, whole, scores[0, column:])
-
-
-@inlined
-def _score(queries, first, count, rows, keys, block, ahead, scores, column):
-    """scores[:count, column : column + B] = queries[first : first + count] . keys[block], rows of D and [D, B]."""
-    once, twice, columns = rows
-    dim, size = keys.shape[1], keys.shape[2]
-    at = block * dim * size
-    wide, whole = size // (2 * LANES) * (2 * LANES), size // 8 * 8
-    q, s = times(_rows(twice, first, count), dim), times(_rows(twice, 0, count), scores.shape[1])
-    for j in range(0, wide, 2 * LANES):
-        places = plus(columns, j)
-        store_floats(scores, plus(plus(s, places), column), _dots(load_wide, queries, q, keys, plus(places, at), ahead))
-    q, s = times(_rows(once, first, count), dim), times(_rows(once, 0, count), scores.shape[1])
-    for j in range(wide, whole, 8):
-        dots = _dots(load_floats, queries, q, keys, plus(times(once, 0), at + j), ahead)
-        store_floats(scores, plus(s, column + j), dots)
-    for i in range(count):
-        _score_rest(queries, first + i, keys, block, whole, scores[i, column:])
-
-
-@inlined
-def _dots(load, queries, q_at, keys, k_at, ahead):
-    """For each of a tuple of places: the query at one . as many keys in a row at the other as `load` takes.
-
-    Meanwhile memory is asked for the keys `ahead`.
-    """
-    dim, size = keys.shape[1], keys.shape[2]
-    sums = zeros_like(load(keys, k_at[0]), q_at)
-    for _ in range(dim):
-        prefetch(keys, k_at[0] + ahead)
-        sums = multiply_add(load(keys, k_at), broadcast_float(queries, q_at), sums)
-        q_at, k_at = plus(q_at, 1), plus(k_at, size)
-    return sums
-
-
-@inlined
-def _score_rest(queries, row, keys, block, begin, scores):
-    """The same for the keys of a block that fill no register."""
-    dim, size = keys.shape[1], keys.shape[2]
-    for j in range(begin, size):
-        sum_of_row = f32(0)
-        for d in range(dim):
-            sum_of_row += queries[row, d] * load_float(keys, (block * dim + d) * size + j)
-        scores[j] = sum_of_row
 
 
 # ---- from scores to shares of the values
@@ -257,67 +169,6 @@ def _to_shares(scores, i, low, high, seen, states, row):
         states[row, dim + 1] *= fade
     if begin < end:
         states[row, dim + 1] += total(sums)
-
-
-# ---- sums of values
-
-
-@inlined
-def _mix_one(shares, column, part, values, block, ahead, states, row):
-    """states[row, :D] += shares[0, column:] . values[block], for a part of the block."""
-    low, high = part
-    size, dim = values.shape[1], values.shape[2]
-    at, s = block * size * dim, row * (dim + 2)
-    wide, whole = dim // 32 * 32, dim // 8 * 8
-    for d in range(0, wide, 32):
-        columns = (d, d + 8, d + 16, d + 24)
-        p = plus((0, 0, 0, 0), column)
-        _mix(load_floats, shares, p, low, high, values, plus(columns, at), ahead, states, plus(columns, s))
-    for d in range(wide, whole, 8):
-        _mix(load_floats, shares, (column,), low, high, values, (at + d,), ahead, states, (s + d,))
-    _mix_rest(shares[0, column:], low, high, values, block, whole, states[row])
-
-
-@inlined
-def _mix_several(shares, column, part, values, block, ahead, states, first, count, rows):
-    """states[first : first + count, :D] += shares[:count, column:] . values[block], for a part of the block."""
-    low, high = part
-    once, twice, columns = rows
-    size, dim = values.shape[1], values.shape[2]
-    at = block * size * dim
-    wide, whole = dim // (2 * LANES) * (2 * LANES), dim // 8 * 8
-    s, p = times(_rows(twice, first, count), dim + 2), plus(times(_rows(twice, 0, count), shares.shape[1]), column)
-    for d in range(0, wide, 2 * LANES):
-        places = plus(columns, d)
-        _mix(load_wide, shares, p, low, high, values, plus(places, at), ahead, states, plus(s, places))
-    s, p = times(_rows(once, first, count), dim + 2), plus(times(_rows(once, 0, count), shares.shape[1]), column)
-    for d in range(wide, whole, 8):
-        _mix(load_floats, shares, p, low, high, values, plus(times(once, 0), at + d), ahead, states, plus(s, d))
-    for i in range(count):
-        _mix_rest(shares[i, column:], low, high, values, block, whole, states[first + i])
-
-
-@inlined
-def _mix(load, shares, p_at, low, high, values, v_at, ahead, states, s_at):
-    """For each of a tuple of places: as many dimensions of a state as `load` takes += shares . those of the values."""
-    dim = values.shape[2]
-    sums = load(states, s_at)
-    p_at, v_at = plus(p_at, low), plus(v_at, low * dim)
-    for _ in range(low, high):
-        prefetch(values, v_at[0] + ahead)
-        sums = multiply_add(load(values, v_at), broadcast_float(shares, p_at), sums)
-        p_at, v_at = plus(p_at, 1), plus(v_at, dim)
-    store_floats(states, s_at, sums)
-
-
-@inlined
-def _mix_rest(shares, low, high, values, block, begin, state):
-    """The same for the dimensions that fill no register; value by value, as it is done there."""
-    size, dim = values.shape[1], values.shape[2]
-    for j in range(low, high):
-        at = (block * size + j) * dim
-        for d in range(begin, dim):
-            state[d] += shares[j] * load_float(values, at + d)
 
 
 @jit

@@ -12,14 +12,25 @@ from numba import carray
 from . import pieces
 from .addresses import chunk_at, chunk_of, floats, numbers_at, row_at, share, source, step_at, target, vector
 from .attention import attend, merge, settle
+from .cached import (
+    blocks_of,
+    cache_float16,
+    cache_float32,
+    cache_int8,
+    cache_int8_int4,
+    pool_of,
+    put_float16,
+    put_float32,
+    put_int4,
+    put_int8,
+)
 from .jit import Code, inlined
-from .memory import call_at, float32_at, int8_at, int16_at, int64_at
-from .quantize import LARGEST, TINY, quantize_group
-from .simd import divide, load_floats, store_halves
+from .memory import call_at, float32_at, int8_at, int64_at
+from .mixes import mix_nibbles, mix_numbers
+from .quantize import quantize_group
 from .table import (
     ANGLES,
     BLOCK_SIZE,
-    BLOCK_TABLE,
     CHUNKS,
     CODE,
     END_LOOK,
@@ -28,15 +39,10 @@ from .table import (
     FIRST_BLOCK,
     FIRST_ROW,
     FIRST_STATE,
-    KEY_SCALES,
-    KEYS,
-    NUM_BLOCKS,
     NUM_STATES,
     OVER,
     OWN_ROW,
     PIECES,
-    POOL_WIDTH,
-    POOLS,
     QUERY_TILE,
     ROW_BYTES,
     ROWS,
@@ -47,8 +53,6 @@ from .table import (
     STRETCH,
     STRETCHES,
     TARGET_OWN,
-    VALUE_SCALES,
-    VALUES,
     WANTED,
     WANTED_ROWS,
 )  # fmt: skip
@@ -142,110 +146,7 @@ def _turn(op, step, row, norm, eps, head):
 
 
 @inlined
-def _pool(op, chunk):
-    return chunk[POOLS + op[FIELDS + 8] * POOL_WIDTH :]
-
-
-@inlined
-def _blocks(op, chunk):
-    # as long as it must be: nothing reads beyond what the sequence has
-    return carray(int64_at(_pool(op, chunk)[BLOCK_TABLE]), 1 << 30)
-
-
-@inlined
-def _place(op, chunk, g):
-    """Where a key-value head of a layer begins in its pool, in blocks, and the pool's number of blocks, D and B."""
-    kv_heads, dim, layer = op[FIELDS + 2], op[FIELDS + 3], op[FIELDS + 9]
-    pool = _pool(op, chunk)
-    return (layer * kv_heads + g) * pool[NUM_BLOCKS], pool[NUM_BLOCKS], dim, pool[BLOCK_SIZE]
-
-
-@inlined
-def _scales(op, chunk, g, which):
-    """float32 [blocks, B] of a head whose keys and values are int8."""
-    first, blocks, _, size = _place(op, chunk, g)
-    return floats(_pool(op, chunk)[which] + 4 * first * size, blocks, size)
-
-
-@inlined
-def _cache_float32(op, chunk, g):
-    """Keys [blocks, D, B], their scales, values [blocks, B, D] and their scales of one layer and head."""
-    first, blocks, dim, size = _place(op, chunk, g)
-    pool, offset = _pool(op, chunk), 4 * first * dim * size
-    keys = carray(float32_at(pool[KEYS] + offset), (blocks, dim, size))
-    values = carray(float32_at(pool[VALUES] + offset), (blocks, size, dim))
-    return keys, floats(0, 0, 0), values, floats(0, 0, 0)
-
-
-@inlined
-def _cache_float16(op, chunk, g):
-    first, blocks, dim, size = _place(op, chunk, g)
-    pool, offset = _pool(op, chunk), 2 * first * dim * size
-    keys = carray(int16_at(pool[KEYS] + offset), (blocks, dim, size))
-    values = carray(int16_at(pool[VALUES] + offset), (blocks, size, dim))
-    return keys, floats(0, 0, 0), values, floats(0, 0, 0)
-
-
-@inlined
-def _cache_int8(op, chunk, g):
-    first, blocks, dim, size = _place(op, chunk, g)
-    pool, offset = _pool(op, chunk), first * dim * size
-    keys = carray(int8_at(pool[KEYS] + offset), (blocks, dim, size))
-    values = carray(int8_at(pool[VALUES] + offset), (blocks, size, dim))
-    return keys, _scales(op, chunk, g, KEY_SCALES), values, _scales(op, chunk, g, VALUE_SCALES)
-
-
-# How the numbers of one head of a token are put into the cache, float32 [D]: at `at` of a flat array, `stride` apart.
-# They give the scale, which int8 alone has.
-
-
-@inlined
-def _put_float32(numbers, out, at, stride):
-    for d in range(numbers.size):
-        out[at + d * stride] = numbers[d]
-    return np.float32(0)
-
-
-@inlined
-def _put_float16(numbers, out, at, stride):
-    """To nearest; beyond float16's range the largest it has."""
-    size = numbers.size
-    whole = size // 8 * 8
-    eight, halves = np.empty(8, np.float32), np.empty(8, np.int16)
-    for first in range(0, whole, 8):
-        if stride == 1:
-            store_halves(out, at + first, load_floats(numbers, first))
-        else:
-            store_halves(halves, 0, load_floats(numbers, first))
-            for d in range(8):
-                out[at + (first + d) * stride] = halves[d]
-    for d in range(whole, size):
-        eight[0] = numbers[d]
-        store_halves(halves, 0, load_floats(eight, 0))
-        out[at + d * stride] = halves[0]
-    return np.float32(0)
-
-
-@inlined
-def _put_int8(numbers, out, at, stride):
-    """As codes of -127 to 127. With a NaN or an infinity the scale is NaN, and so is whatever is multiplied with it."""
-    largest, finite = np.float32(0), True
-    for d in range(numbers.size):
-        size = abs(numbers[d])
-        largest = max(largest, size)
-        finite &= size < np.float32(np.inf)
-    scale, inverse = np.float32(0), np.float32(0)
-    if not finite:
-        scale = np.float32(np.nan)
-    elif largest >= TINY:
-        scale, inverse = divide(largest, LARGEST), divide(LARGEST, largest)
-    for d in range(numbers.size):
-        out[at + d * stride] = np.int8(np.rint(numbers[d] * inverse)) if inverse > 0 else np.int8(0)
-    return scale
-
-
-@inlined
-def _store(op, numbers, step, piece, cache_of, put):
+def _store(op, numbers, step, piece, cache_of, put_key, put_value):
     """A row's key and value of one head, the key normalised and turned, for a chunk that looks at them."""
     num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
     entry, g = piece // kv_heads, piece % kv_heads
@@ -256,18 +157,21 @@ def _store(op, numbers, step, piece, cache_of, put):
     pieces.copy(heads[num_heads + g], key)
     _turn(op, step, row, op[FIELDS + 7], numbers_at(numbers)[0], key)
     position = own[START] + row - own[FIRST_ROW]
-    size = _pool(op, chunk)[BLOCK_SIZE]
-    block, place = _blocks(op, chunk)[position // size - _pool(op, chunk)[FIRST_BLOCK]], position % size
-    keys, key_scales, values, value_scales = cache_of(op, chunk, g)
-    key_scale = put(key, keys.reshape(keys.size), block * dim * size + place, size)
-    value_scale = put(heads[num_heads + kv_heads + g], values.reshape(values.size), (block * size + place) * dim, 1)
+    pool = pool_of(op, chunk)
+    size = pool[BLOCK_SIZE]
+    block, place = blocks_of(pool)[position // size - pool[FIRST_BLOCK]], position % size
+    keys, key_scales, values, value_scales = cache_of(op, pool, g)
+    value, value_at = heads[num_heads + kv_heads + g], (block * size + place) * values.shape[2]
+    key_scale = put_key(key, keys.reshape(keys.size), block * dim * size + place, size)
+    value_scale = put_value(value, values.reshape(values.size), value_at, 1)
     if key_scales.size:
         key_scales[block, place] = key_scale
+    if value_scales.size:
         value_scales[block, place] = value_scale
 
 
 @inlined
-def _attend(op_address, numbers, step_address, piece, cache_of):
+def _attend(op_address, numbers, step_address, piece, cache_of, mix):
     """A few queries of one chunk, of the heads of one key-value head, look at one stretch of the past."""
     op, step = row_at(op_address), step_at(step_address)
     num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
@@ -301,15 +205,16 @@ def _attend(op_address, numbers, step_address, piece, cache_of):
             for d in range(dim):
                 query[d] *= scale
     states, seen = (np.empty((n * sharing, dim + 2), np.float32), np.empty((n * sharing, dim + 2), np.float32))
-    keys, key_scales, values, value_scales = cache_of(op, chunk, g)
-    blocks, first_block = _blocks(op, chunk), _pool(op, chunk)[FIRST_BLOCK]
+    pool = pool_of(op, chunk)
+    keys, key_scales, values, value_scales = cache_of(op, pool, g)
+    blocks, first_block = blocks_of(pool), pool[FIRST_BLOCK]
     last = stretch if chunk[FIRST_STATE] >= 0 else (start + n - 1) // STRETCH
     for at in range(stretch, last + 1):
         begin, end = max(at * STRETCH, oldest), min((at + 1) * STRETCH, start + n)
         if at > stretch and begin >= end:
             continue
         attend(
-            queries, sharing, keys, key_scales, values, value_scales, blocks, first_block,
+            queries, sharing, keys, key_scales, values, value_scales, mix, blocks, first_block,
             start, begin, end, window, cap, slopes, sinks[: 0 if at else sharing], seen if at > stretch else states,
         )  # fmt: skip
         if at > stretch:
@@ -337,37 +242,49 @@ def _states(step, chunk, row, num_heads, dim):
 @Code
 def store_float32(op, numbers, step, piece):
     """Into a cache of float32."""
-    _store(row_at(op), numbers, step_at(step), piece, _cache_float32, _put_float32)
+    _store(row_at(op), numbers, step_at(step), piece, cache_float32, put_float32, put_float32)
 
 
 @Code
 def attend_float32(op, numbers, step, piece):
     """Over a cache of float32."""
-    _attend(op, numbers, step, piece, _cache_float32)
+    _attend(op, numbers, step, piece, cache_float32, mix_numbers)
 
 
 @Code
 def store_float16(op, numbers, step, piece):
     """Into a cache of float16."""
-    _store(row_at(op), numbers, step_at(step), piece, _cache_float16, _put_float16)
+    _store(row_at(op), numbers, step_at(step), piece, cache_float16, put_float16, put_float16)
 
 
 @Code
 def attend_float16(op, numbers, step, piece):
     """Over a cache of float16."""
-    _attend(op, numbers, step, piece, _cache_float16)
+    _attend(op, numbers, step, piece, cache_float16, mix_numbers)
 
 
 @Code
 def store_int8(op, numbers, step, piece):
     """Into a cache of 8-bit codes."""
-    _store(row_at(op), numbers, step_at(step), piece, _cache_int8, _put_int8)
+    _store(row_at(op), numbers, step_at(step), piece, cache_int8, put_int8, put_int8)
 
 
 @Code
 def attend_int8(op, numbers, step, piece):
     """Over a cache of 8-bit codes."""
-    _attend(op, numbers, step, piece, _cache_int8)
+    _attend(op, numbers, step, piece, cache_int8, mix_numbers)
+
+
+@Code
+def store_int8_int4(op, numbers, step, piece):
+    """Into a cache of 8-bit keys and 4-bit values."""
+    _store(row_at(op), numbers, step_at(step), piece, cache_int8_int4, put_int8, put_int4)
+
+
+@Code
+def attend_int8_int4(op, numbers, step, piece):
+    """Over a cache of 8-bit keys and 4-bit values."""
+    _attend(op, numbers, step, piece, cache_int8_int4, mix_nibbles)
 
 
 @Code

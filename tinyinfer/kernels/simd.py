@@ -123,6 +123,21 @@ def load_sixteen(builder, array, index, *, kinds):
     return _widened(builder, read(builder, array, index, ir.VectorType(array.type.pointee, 16)), kinds[0].dtype)
 
 
+@operation({(types.uint8[::1], _INDEX): f32x8})
+def load_two_halves(builder, array, index):
+    """The two float16 in four bytes of an array, and six numbers of no meaning: f32x8."""
+    two = read(builder, array, index, ir.VectorType(INT[16], 2))
+    return _widen_half(builder, shuffled(builder, two, two, [0, 1] * 4))
+
+
+@operation({(types.uint8[::1], _INDEX): f32x16})
+def load_nibbles(builder, array, index):
+    """Eight bytes as sixteen numbers 0..15, the lower four bits of each first: f32x16."""
+    eight = builder.zext(read(builder, array, index, ir.VectorType(INT[8], 8)), i32x8.llvm)
+    low, high = builder.and_(eight, constant(i32x8, 15)), builder.lshr(eight, constant(i32x8, 4))
+    return builder.sitofp(shuffled(builder, low, high, range(16)), f32x16.llvm)
+
+
 def _widened(builder, numbers, kind):
     """Numbers as float32, exactly."""
     if kind == types.float32:
@@ -259,10 +274,16 @@ def multiply(builder, a, b):
     return builder.fmul(a, _for_rows_of(builder, a, b), flags=_AS_WRITTEN)
 
 
-@operation({(kind,) * 3: kind for kind in (f32x8, f32x16, types.float32)} | {(f32x16, f32x8, f32x16): f32x16})
+_THREE_FLOATS = {(kind,) * 3: kind for kind in (f32x8, f32x16, types.float32)}
+
+
+@operation(_THREE_FLOATS | {(f32x16, f32x8, kind): f32x16 for kind in (f32x8, f32x16)})
 def multiply_add(builder, a, b, c):
-    """a * b + c: rounded once where there is an instruction for it, with AVX2 and NEON, and twice in plain code."""
-    b = _for_rows_of(builder, a, b)
+    """a * b + c: rounded once where there is an instruction for it, with AVX2 and NEON, and twice in plain code.
+
+    Where a has sixteen lanes and b or c eight, these go with both halves.
+    """
+    b, c = _for_rows_of(builder, a, b), _for_rows_of(builder, a, c)
     if uses("fma") or uses("neon"):
         name = f"llvm.fma.v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "llvm.fma.f32"
         function = ir.FunctionType(a.type, [a.type] * 3)

@@ -296,9 +296,10 @@ class Tape(AdaptedMaps):
 
         place = [heads, *shape, rope, half, *norms, pool, layer]
         numbers = eps, scale, cap or 0
-        self._add(f"store_{self.kv_dtype}", place, None, numbers, pieces=kv_heads, counted=t.OF_EACH_STORE)
+        kind = self.kv_dtype.replace("-", "_")
+        self._add(f"store_{kind}", place, None, numbers, pieces=kv_heads, counted=t.OF_EACH_STORE)
         self._add(
-            f"attend_{self.kv_dtype}", [*place, out, window or 0, slopes, sinks], twin, numbers,
+            f"attend_{kind}", [*place, out, window or 0, slopes, sinks], twin, numbers,
             pieces=kv_heads, counted=t.OF_EACH_LOOK,
         )  # fmt: skip
         self._add("settle_row", [num_heads, dim, out], None, target=out)

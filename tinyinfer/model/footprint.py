@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from ..cache import FORMS
 from ..config import ModelConfig
 from .tensors import Shapes, layer_shapes, outer_shapes
-
-VALUE_BYTES = {"float16": 2, "float32": 4, "int8": 1}  # of keys and values; int8 has a scale beside
-SCALE_BYTES = 4
 
 
 def parameters(config: ModelConfig) -> int:
@@ -37,9 +35,8 @@ def kv_bytes(config: ModelConfig, tokens: int, kv_dtype: str = "float16") -> int
 
 def _layer_kv_bytes(config: ModelConfig, kv_dtype: str) -> int:
     """Bytes of a token's keys and values in one layer."""
-    scale = SCALE_BYTES if kv_dtype == "int8" else 0
     heads, dim = config.cache_shape
-    return 2 * heads * (dim * VALUE_BYTES[kv_dtype] + scale)
+    return heads * FORMS[kv_dtype].nbytes(dim)
 
 
 def tokens_that_fit(config: ModelConfig, memory: float, users: int = 1, kv_dtype: str = "float16") -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...cache import KVCache
+from ...cache import KV_DTYPES, KVCache
 from ...config import ModelConfig
 from ...model.footprint import kv_bytes, kv_bytes_per_token
 from .finding import Drawing, Finding, Table
@@ -28,7 +28,7 @@ def measure(setting: Setting) -> Finding:
 def _shapes(config: ModelConfig) -> Table:
     rows = []
     for name, shape, course in (("this model", config, None), ("the course's model", COURSE_MODEL, 12_288)):
-        for dtype in ("float16", "float32", "int8"):
+        for dtype in KV_DTYPES:
             rows.append((
                 name, dtype, kv_bytes_per_token(shape, dtype), _held_per_token(shape, dtype),
                 course if dtype == "float16" else None,
