@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from ..cache import Sequence as CachedTokens
-from ..cache.blocks import BlockPool
+from ..cache.pool import BlockPool
 from . import table as t
 
 
