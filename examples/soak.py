@@ -36,7 +36,8 @@ from typing import Any, NamedTuple
 from tinyinfer.lab.http_client import BadAnswer, Target, request, target_of
 from tinyinfer.lab.load import WORDS
 
-PATIENCE = 120  # seconds after which a request hangs
+PATIENCE = 120.0  # seconds after which a request hangs, or so many times what the slowest took alone:
+PATIENT = 100
 RATES = (0.5, 4, 8, 16)  # clients a second, for some seconds each
 CROWD = 12  # clients at once, after which none come but in a burst: most are to be answered, however slow the machine
 CHAT, TEXT, VECTORS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -98,6 +99,7 @@ class Tally:
 
     counts: Counter = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    patience: float = PATIENCE
 
     def fault(self, what: str) -> None:
         self.faults.append(what)
@@ -173,9 +175,9 @@ async def visit(target: Target, rng: random.Random, known: list, tally: Tally) -
     if kind in ("streamed", "leaves") and question.path == VECTORS:
         kind = "whole"
     try:
-        await asyncio.wait_for(VISITS[kind](target, rng, question, expected, tally), PATIENCE)
+        await asyncio.wait_for(VISITS[kind](target, rng, question, expected, tally), tally.patience)
     except (TimeoutError, asyncio.TimeoutError):
-        tally.fault(f"{kind} {question}: no answer after {PATIENCE} s")
+        tally.fault(f"{kind} {question}: no answer after {tally.patience:.0f} s")
     except (OSError, BadAnswer) as error:
         tally.fault(f"{kind} {question.path}: {type(error).__name__}: {error}")
 
@@ -270,7 +272,9 @@ async def soak(target: Target, server: subprocess.Popen, minutes: float, seed: i
     rng, tally = random.Random(seed), Tally()
     known = []
     for question in questions(rng, 60):
+        start = time.monotonic()
         status, said = await whole(target, question)
+        tally.patience = max(tally.patience, PATIENT * (time.monotonic() - start))
         if status != 200:
             tally.fault(f"alone {question}: status {status}")
             return False

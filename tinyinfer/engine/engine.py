@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ..sampling import SamplingParams
 from ..speculative.speculation import Speculation
 from ..text.chat import ChatPrompt
 from .pace import Pace
-from .request import Event, Request
+from .request import Event, Part, Request
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -322,12 +322,19 @@ class Engine:
         """Who runs what: answers first, each its newest token, then prompts as far as the step's budget goes."""
         for request in self._running:
             request.outgrow()
+            if request.waited:
+                request.begin_again(self._prefixes)
         decoding = [request for request in self._running if request.decodes]
         left = self._step_tokens - len(decoding)
         if not in_no_hurry:
             left = self._pace.prompt_tokens(len(decoding), left)
         parts = []
         for request in decoding + [request for request in self._running if not request.decodes]:
+            request.waited = self._prefixes is not None and any(
+                request.finds_soon(part, self._cache.block_size) for part in parts
+            )
+            if request.waited:
+                continue
             most = 1 if request.decodes else min(request.pending, left)
             if most and request in self._running and self._has_blocks(request, most):
                 part = Part(request, *request.next_ids(most))
@@ -400,14 +407,6 @@ class Engine:
             kv_cache_bytes = max(CACHE_BYTES, block * -(-self.llm.context // size))
         _check("kv_cache_bytes", kv_cache_bytes, block, None)
         return min(self.llm.context, self._cache.limit(kv_cache_bytes))
-
-
-class Part(NamedTuple):
-    """What a request has in a step: ids, and the length of the text that they are rotated for."""
-
-    request: Request
-    ids: list[int]
-    text_length: int
 
 
 def _rank(request: Request) -> tuple[int, int, int]:
