@@ -25,7 +25,6 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,7 +33,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinyinfer.lab.http_client import BadAnswer, Target, request, target_of
-from tinyinfer.lab.load import WORDS
+from tinyinfer.lab.load import random_text
+from tinyinfer.lab.servers import end_on_sigterm, our_server, running
 
 PATIENCE = 120.0  # seconds after which a request hangs, or so many times what the slowest took alone:
 PATIENT = 100
@@ -108,9 +108,9 @@ class Tally:
 
 def questions(rng: random.Random, count: int) -> list[Question]:
     """Requests whose answers are known by what they give alone."""
-    shared, found = _text(rng, 80), []
+    shared, found = random_text(rng, 80), []
     for _ in range(count):
-        text = _text(rng, rng.choice([1, 5, 20, 60, 200]))
+        text = random_text(rng, rng.choice([1, 5, 20, 60, 200]))
         if rng.random() < 0.1:
             found.append(Question(VECTORS, {"input": [text, text[:20]]}))
         elif rng.random() < 0.5:
@@ -131,10 +131,6 @@ def _how(rng: random.Random) -> dict[str, Any]:
     forms = [{"json": True}, {"json_schema": SCHEMA}, {"regex": "(yes|no), [a-z ]{5,40}!"}, {"stop": ["the", "\n"]}]
     how |= rng.choice([*forms, {"repetition_penalty": 1.2}, {}, {}, {}, {}])
     return how | ({"speculate": "ngram"} if rng.random() < 0.4 else {})
-
-
-def _text(rng: random.Random, words: int) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
 async def whole(target: Target, question: Question) -> tuple[int, list[Any]]:
@@ -313,28 +309,17 @@ def main() -> int:
     parser.add_argument("--kv-cache-bytes", default=str(2**25), help="small, so that it is full at once")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    command = [sys.executable, "-m", "tinyinfer", "serve", args.model, "--port", "0", "--kv-dtype", "float32"]
-    command += ["--slots", args.slots, "--queue", args.queue, "--kv-cache-bytes", args.kv_cache_bytes]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            ready = next((found for line in server.stderr if (found := re.search(r"is ready: (http\S+)", line))), None)
-            if ready is None:
-                print("the server did not begin", file=sys.stderr)
-                return 1
-            said: list[str] = []
-            reading = threading.Thread(target=said.extend, args=[server.stderr])  # a full pipe would hold the server up
-            reading.start()
-            well = asyncio.run(soak(target_of(ready[1]), server, args.minutes, args.seed))
-        finally:
-            server.terminate()
-            server.wait(timeout=60)
-        reading.join()
+    flags = ["--slots", args.slots, "--queue", args.queue, "--kv-cache-bytes", args.kv_cache_bytes, "-q"]
+    with running(our_server(args.model, "--kv-dtype", "float32", *flags)) as server:
+        well = asyncio.run(soak(target_of(server.url), server.process, args.minutes, args.seed))
+    said, ended = server.said.splitlines(), server.process.returncode
     if said:
-        print(f"the server said {len(said)} lines:", "".join(said[:40]))
-    well = well and server.returncode == 0 and not any("Traceback" in line for line in said)
+        print(f"the server said {len(said)} lines:", "\n".join(said[:40]))
+    well = well and ended == 0 and not any("Traceback" in line for line in said)
     print("all was well" if well else "see the faults above")
     return not well
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(main())

@@ -238,7 +238,7 @@ def test_a_beginning_that_many_have_at_once_is_run_once(llm: LLM):
 
 def test_who_waits_for_a_beginning_goes_on_when_its_first_is_gone(llm: LLM):
     prompts = [[*text(100), i] for i in range(3)]
-    engine = Engine(llm, step_tokens=24)
+    engine = Engine(llm, step_tokens=64)
     first, *others = (engine.add(prompt, max_tokens=2) for prompt in prompts)
     engine.step()
     engine.cancel(first)

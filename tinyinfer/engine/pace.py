@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 WEIGHT = 0.2  # of the newest step in a running mean
-LEAST = 8  # tokens of a prompt in a step, however slow: it must go on
+LEAST = 1  # tokens of a prompt in a step, however slow: it must go on
 
 
 class Pace:
-    """Means of what a step takes for answers alone, and what a prompt's token adds to it; in seconds."""
+    """Means of what a step takes for answers alone, and what a prompt's token adds to it; in seconds.
+
+    A token adds more beside a few answers than among hundreds of its own, and more the longer its text is. So only what
+    steps of both took is looked at, and newer ones count more.
+    """
 
     def __init__(self, slowdown: float):
         """A step with a part of a prompt may take `slowdown` times one without."""
@@ -28,8 +32,7 @@ class Pace:
         """A step took so long."""
         if not prompt_tokens:
             self._decode[decoding] = _mean(self._decode.get(decoding), seconds)
-        elif prompt_tokens >= LEAST:
-            decode = self._decode_seconds(decoding) or 0.0
+        elif decoding and (decode := self._decode_seconds(decoding)) is not None:
             self._token = _mean(self._token, max(seconds - decode, 0.0) / prompt_tokens)
 
     def _decode_seconds(self, decoding: int) -> float | None:

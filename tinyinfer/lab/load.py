@@ -135,10 +135,16 @@ async def run(
 
 
 async def send(
-    target: Target, arrival: Arrival, timeout: float, headers: dict[str, str] | None, now: Callable[[], float]
+    target: Target,
+    arrival: Arrival,
+    timeout: float,
+    headers: dict[str, str] | None,
+    now: Callable[[], float],
+    sent: Sent | None = None,
 ) -> Sent:
-    """Send one request now, by the clock `now` in seconds, and read its answer to the end; errors are told in it."""
-    sent = Sent(arrival.at)
+    """Send one request now, by the clock `now` in seconds, and read its answer to the end; errors are told in `sent`,
+    which grows meanwhile."""
+    sent = sent or Sent(arrival.at)
 
     async def exchange() -> None:
         async with request(target, "POST", "/v1/chat/completions", arrival.body, headers) as answer:

@@ -23,18 +23,19 @@ READY_SECONDS = 300  # until a server has loaded its model
 END_SECONDS = 20  # for it to end by itself
 
 
-@dataclass(frozen=True)
+@dataclass
 class Running:
     """A server that answers."""
 
     url: str
     process: subprocess.Popen[bytes]
     _said: Path
+    _last: str | None = None
 
     @property
     def said(self) -> str:
-        """All it has written to standard output and standard error."""
-        return self._said.read_text("utf-8", "replace")
+        """All it has written to standard output and standard error; also when it has ended."""
+        return self._said.read_text("utf-8", "replace") if self._last is None else self._last
 
 
 @contextmanager
@@ -54,8 +55,8 @@ def running(command: Sequence[Any], **environment: str) -> Iterator[Running]:
             )  # fmt: skip
         except OSError as error:
             raise BadRequest(f"{full[0]} can't be run: {error.strerror or error}") from None
+        server = Running(f"http://127.0.0.1:{port}", process, Path(said.name))
         try:
-            server = Running(f"http://127.0.0.1:{port}", process, Path(said.name))
             _wait(server, full[0])
             yield server
         finally:
@@ -65,6 +66,7 @@ def running(command: Sequence[Any], **environment: str) -> Iterator[Running]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            server._last = server.said
 
 
 def our_server(model: Any, *flags: Any) -> list[Any]:
