@@ -112,9 +112,7 @@ def started(args: argparse.Namespace, talk: Talk, stack: ExitStack) -> tuple[dic
         groups[file.name] = []
         for flash in args.flash_attention:
             name = f"llama.cpp, {file.name}, flash {flash}"
-            server = stack.enter_context(
-                running([args.llama_server, "-m", file, *flags, "--flash-attn", flash], OMP_NUM_THREADS=threads)
-            )
+            server = stack.enter_context(running([args.llama_server, "-m", file, *flags, "--flash-attn", flash]))
             urls[name] = server.url
             groups[file.name].append(name)
             if len(urls) == 2:

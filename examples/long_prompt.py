@@ -14,7 +14,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -71,6 +71,11 @@ async def play(target: Target, model: str, scene: Scene, seed: int, long: bool) 
         late, task = ask(scene.long_words, 1)
         await task
     await asyncio.gather(*tasks)
+    return measured(chats, late)
+
+
+def measured(chats: Sequence[Sent], late: Sent | None) -> Round:
+    """What counts of a round's chats, and of the long prompt where one came."""
     for sent in [*chats, *filter(None, [late])]:
         if sent.error is not None:
             raise TinyinferError(f"a request failed: {sent.error}")

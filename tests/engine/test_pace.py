@@ -11,7 +11,16 @@ def test_alone_a_prompt_takes_all():
 
 def test_unknown_costs_give_little():
     assert Pace(1.5).prompt_tokens(3, 500) == LEAST
-    assert Pace(1.5).prompt_tokens(3, 2) == 2
+    assert Pace(1.5).prompt_tokens(3, 0) == 0
+
+
+def test_what_a_prompt_costs_by_itself_says_nothing_of_what_it_costs_beside_answers():
+    pace = Pace(1.5)
+    pace.note(2, 0, 0.010)
+    pace.note(0, 500, 0.001)
+    assert pace.prompt_tokens(2, 500) == LEAST
+    pace.note(2, 1, 0.012)
+    assert pace.prompt_tokens(2, 500) == 2
 
 
 def test_a_step_takes_as_much_longer_as_is_allowed():

@@ -330,18 +330,18 @@ class Engine:
             left = self._pace.prompt_tokens(len(decoding), left)
         parts = []
         for request in decoding + [request for request in self._running if not request.decodes]:
-            request.waited = self._prefixes is not None and any(
-                request.finds_soon(part, self._cache.block_size) for part in parts
-            )
-            if request.waited:
-                continue
             most = 1 if request.decodes else min(request.pending, left)
-            if most and request in self._running and self._has_blocks(request, most):
+            request.waited = not request.decodes and self._is_run_by(parts, request)
+            if most and not request.waited and request in self._running and self._has_blocks(request, most):
                 part = Part(request, *request.next_ids(most))
                 request.held.sequence.reserve(len(part.ids))
                 left -= 0 if request.decodes else len(part.ids)
                 parts.append(part)
         return [part for part in parts if part.request in self._running]
+
+    def _is_run_by(self, parts: list[Part], request: Request) -> bool:
+        """Whether a step of these parts leaves something that a prompt would run as well."""
+        return self._prefixes is not None and any(request.finds_soon(part, self._cache.block_size) for part in parts)
 
     def _has_blocks(self, request: Request, count: int) -> bool:
         """Whether there are blocks for its tokens, if need be those of requests whose turn is later."""
