@@ -12,7 +12,8 @@ Servers that are started here have as many slots as there are chats, and the sam
 with continuous batching and its prompt cache, as it does by itself, with flash attention and without; for each of its
 files the better one counts, number by number. `--requantize q4_0` adds the form in which llama.cpp is fastest, made of
 the same file with llama-cpp-python (pip install "tinyinfer[bench]") for as long as it takes. Compile llama-server on
-the machine that is measured: it ends its first lines with what it was compiled for, which is printed.
+the machine that is measured, with GGML_NATIVE on, as it is unless one asks for something else. Have nothing else run:
+its threads wait for each other at every operation, so one busy process more makes it many times slower.
 
 TTFT is the time to an answer's first text, TPOT what each further token took, the mean of an answer.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -104,10 +106,11 @@ def started(args: argparse.Namespace, talk: Talk, stack: ExitStack) -> tuple[dic
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         files.append(requantized(args.model, args.requantize, folder))
     threads = str(args.threads)
+    print(f"llama.cpp   {version(args.llama_server)}")
     command = our_server(args.model, "--slots", talk.chats, "--threads", threads, "-q")
     urls, groups = {OURS: stack.enter_context(running(command)).url}, {}
     context = 2 * (talk.system_words + talk.turns * (talk.question_words + talk.tokens + 20)) * talk.chats
-    flags = ["--parallel", talk.chats, "-t", threads, "-tb", threads, "-c", context, "--no-webui"]
+    flags = ["--parallel", talk.chats, "-t", threads, "-tb", threads, "-c", context, "--no-ui"]
     for file in files:
         groups[file.name] = []
         for flash in args.flash_attention:
@@ -115,10 +118,16 @@ def started(args: argparse.Namespace, talk: Talk, stack: ExitStack) -> tuple[dic
             server = stack.enter_context(running([args.llama_server, "-m", file, *flags, "--flash-attn", flash]))
             urls[name] = server.url
             groups[file.name].append(name)
-            if len(urls) == 2:
-                said = next((line for line in server.said.splitlines() if "system_info" in line), "")
-                print(f"llama.cpp   {said.partition('system_info:')[2].strip()}")
     return urls, groups
+
+
+def version(program: str) -> str:
+    """What llama-server says of itself. Raises `TinyinferError` where there is no such program."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True)
+    except OSError as error:
+        raise TinyinferError(f"{program} can't be run: {error.strerror or error}; see --llama-server") from None
+    return ", ".join((done.stdout + done.stderr).split("\n")[:2])
 
 
 def requantized(path: Path, kind: str, folder: str) -> Path:
