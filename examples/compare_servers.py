@@ -5,8 +5,9 @@
 
 Chats run side by side, some turns each, behind a system message that all have in common; each turn brings all that was
 said before. Every answer has the same number of tokens, without temperature, streamed over plain HTTP. A round has new
-words: its first turn finds nothing in any cache, later ones what the server has kept. Servers take turns, so that a
-noisy moment falls on all; the first round of each is not counted.
+words: its first turn finds nothing in any cache, later ones what the server has kept. With `--warm` the system message
+is the same in all rounds, so that only questions and answers are new. Servers take turns, so that a noisy moment falls
+on all; the first round of each is not counted.
 
 Servers that are started here have as many slots as there are chats, and the same number of threads. llama.cpp's runs
 with continuous batching and its prompt cache, as it does by itself, with flash attention and without; for each of its
@@ -62,11 +63,13 @@ class Rival:
     url: str
     model: str
     rounds: list[Heard]
+    warm: bool = False  # one system message for all rounds
 
     def round(self, talk: Talk) -> float:
         """One more round; tokens a second. The words go by its number, so that all servers hear the same."""
         time.sleep(REST)
-        heard = asyncio.run(converse(target_of(self.url), self.model, talk, len(self.rounds)))
+        talking = converse(target_of(self.url), self.model, talk, len(self.rounds), 0 if self.warm else None)
+        heard = asyncio.run(talking)
         if heard.errors:
             sys.exit(f"{self.name}: {heard.errors[0]}")
         expected = talk.chats * talk.turns * talk.tokens
@@ -156,6 +159,7 @@ def arguments() -> argparse.Namespace:
     add(
         "--flash-attention", nargs="+", choices=("on", "off"), default=["off", "on"], help="of llama.cpp, tried in turn"
     )
+    add("--warm", action="store_true", help="the same system message in all rounds")
     add("-t", "--threads", type=int, default=2, help="of each server (default: %(default)s)")
     add("--rounds", type=int, default=5, help="that count, of each server (default: %(default)s)")
     for name, value in Talk().__dict__.items():
@@ -180,7 +184,8 @@ def main() -> None:
             )
         else:
             urls, groups = started(args, talk, stack)
-        rivals = [Rival(name, url, asyncio.run(first_model(target_of(url))), []) for name, url in urls.items()]
+        models = {name: asyncio.run(first_model(target_of(url))) for name, url in urls.items()}
+        rivals = [Rival(name, url, models[name], [], args.warm) for name, url in urls.items()]
         print(f"chats       {talk.chats}, {talk.turns} turns of {talk.tokens} tokens; {args.rounds} rounds")
         print(f"load        {load_average()} before", flush=True)
         in_turn([lambda rival=rival: rival.round(talk) for rival in rivals], args.rounds)

@@ -35,6 +35,14 @@ def test_each_turn_brings_all_that_was_said_and_a_seed_gives_the_same_words():
     assert len({said[1]["content"] for said in later}) == 3
 
 
+def test_a_system_message_may_be_the_same_for_all_seeds():
+    with serving(lambda i, body: answer(ANSWER)) as (url, asked):
+        for seed in (1, 2):
+            asyncio.run(converse(target_of(url), "m", SMALL, seed, system_seed=0))
+    assert len({body["messages"][0]["content"] for body in asked}) == 1
+    assert len({body["messages"][1]["content"] for body in asked}) == 6
+
+
 def test_what_our_server_says_has_as_many_tokens_as_were_asked_for():
     with served(chain_llm(context=1024)) as server:
         heard = asyncio.run(converse(target_of(server.url), "chain", SMALL, 0))

@@ -59,10 +59,11 @@ class Heard:
         return self.tokens / max(one.end for one in self.sent)
 
 
-async def converse(target: Target, model: str, talk: Talk, seed: int) -> Heard:
-    """Hold all chats once, at temperature 0. The seed decides the words: another one has another system message."""
+async def converse(target: Target, model: str, talk: Talk, seed: int, system_seed: int | None = None) -> Heard:
+    """Hold all chats once, at temperature 0. The seed decides the words, `system_seed` those of the system message,
+    which else are other ones for each seed."""
     start, rng = time.perf_counter(), random.Random(seed)
-    system = random_text(rng, talk.system_words)
+    system = random_text(random.Random(seed if system_seed is None else system_seed), talk.system_words)
     questions = [[random_text(rng, talk.question_words) for _ in range(talk.turns)] for _ in range(talk.chats)]
 
     async def one(asked: Sequence[str]) -> list[Sent]:
