@@ -21,12 +21,13 @@ from .simd import (
     plus,
     pointer,
     row_sums,
+    settled,
     spread,
     times,
     to_float,
     zeros_like,
 )
-from .tiles import multiply_by_fours, put, rows_from
+from .tiles import multiply_by_eights, put, rows_from
 
 f32 = types.float32
 
@@ -46,7 +47,7 @@ def matmul_int4(x_codes, x_scales, x_sums, codes, scales, minimums, out, column,
     lows, factor = (minimums, f32(1)) if minimums.size else (scales, f32(-8))
     weight = pointer(codes, 0), groups, pointer(scales, 0), spans, groups // spans, pointer(lows, 0), factor
     x = x_codes, x_scales, x_sums
-    multiply_by_fours(_tile, x_rows, x_rows, x, weight, out, column, rows, begin, end, accumulate)
+    multiply_by_eights(_tile, x_rows, x_rows, x, weight, out, column, rows, begin, end, accumulate)
 
 
 @spliced
@@ -79,6 +80,7 @@ def _tile(tokens, blocks, x, weight, where):
             sums = add_nibble_products(sums, high_nibbles(packed), broadcast_bytes(x_codes, x_at))
             x_at = plus(x_at, 4)
             at = plus(at, 32)
+            sums = settled(sums)
         scaled = multiply(scale, broadcast_float(x_scales, x_scale_at))
         total = multiply_add(to_float(row_sums(sums)), scaled, total)
         low = multiply(joined(load_floats(lows, scale_at)), spread(factor))

@@ -521,6 +521,24 @@ def add_nibble_products(builder, sums, codes, x):
     return builder.add(sums, _pair_products(builder, codes, x))
 
 
+@intrinsic
+def settled(typing_context, sums):
+    """A tuple of sums of nibbles' products as they are, but only once all before is added to them.
+
+    LLVM would rather load what comes next, and with sums of many rows of x it then runs out of registers. With few,
+    loading early is right.
+    """
+
+    def generate(context, builder, signature, arguments):
+        values = cgutils.unpack_tuple(builder, arguments[0])
+        if len(values) > 2 and uses("avx2") and values[0].type == i16x16.llvm:
+            as_is = ir.FunctionType(i16x16.llvm, [i16x16.llvm])
+            values = [builder.asm(as_is, "", "=x,0", [value], side_effect=False) for value in values]
+        return cgutils.pack_array(builder, values)
+
+    return sums(sums), generate
+
+
 _PRODUCTS = {(sums, w, x): sums for sums, w in ((i32x8, i8x32), (i32x16, i8x64)) for x in (i8x32, u8x32)}
 
 

@@ -27,10 +27,10 @@ def multiply_by_eights(tile, few_rows, eight_rows, x, weight, out, column, rows,
     for first in range(0, n, 8):
         where = pointer(out, first * width + column), width, rows, accumulate
         count = min(8, n - first)
-        if count == 8:
-            _eight_tokens(tile, begin, end, eight_rows(x, first, first + 8), weight, where)
-        else:
+        if count < 8:  # first in the code too: what decoding runs should lie close together
             _few_tokens(tile, begin, end, count, few_rows(x, first, first + count), weight, where)
+        else:
+            _eight_tokens(tile, begin, end, eight_rows(x, first, first + 8), weight, where)
 
 
 @spliced
@@ -42,8 +42,8 @@ def _by_fours(tile, few_rows, eight_rows, x, weight, out, column, rows, begin, e
         _few_tokens(tile, begin, end, count, few_rows(x, first, first + count), weight, where)
 
 
-# The same, for what is unpacked in little time: the sums of eight tokens are more than AVX2's sixteen registers hold,
-# and with four none of them has to be stored and loaded again. With AVX-512 there are 32.
+# The same, for what takes many registers to unpack: with the sums of eight tokens there would be too few in AVX2, which
+# has sixteen. With AVX-512 there are 32.
 multiply_by_fours = multiply_by_eights if uses("avx512f") else _by_fours
 
 
