@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,18 +50,26 @@ def candidates(logits: np.ndarray, top_k: int = 0, ids: np.ndarray | None = None
     With `ids`, int64 [n] and ascending, no others. Raises `SamplingError` as `likeliest` does.
     """
     likeliest(logits)
-    tokens = Candidates(np.arange(len(logits)), logits) if ids is None else Candidates(ids, logits[ids])
+    tokens = Candidates(all_ids(len(logits)), logits) if ids is None else Candidates(ids, logits[ids])
     tokens = unmasked(only(tokens, largest(tokens.logits, top_k)) if 0 < top_k < len(tokens.ids) else tokens)
     return Candidates(tokens.ids, tokens.logits.astype(np.float64))
 
 
+@lru_cache(maxsize=8)
+def all_ids(count: int) -> np.ndarray:
+    """The ids of a vocabulary, int64 [count], which nobody may write to: they are the same for every token."""
+    ids = np.arange(count)
+    ids.flags.writeable = False
+    return ids
+
+
 def unmasked(tokens: Candidates) -> Candidates:
     """Those whose logit is not -inf. Raises `SamplingError` where that leaves none."""
+    if len(tokens.logits) and tokens.logits.min() > -math.inf:
+        return tokens
     masked = tokens.logits == -math.inf
     if masked.all():  # as where there is none
         raise AllMasked(len(masked))
-    if not masked.any():
-        return tokens
     return only(tokens, ~masked)
 
 
@@ -113,7 +122,8 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
 
 def weights(tokens: Candidates) -> np.ndarray:
     """Probabilities before they are divided by their sum, float64 [k]; the likeliest token's is 1."""
-    return np.exp(tokens.logits - tokens.logits.max())
+    below = tokens.logits - tokens.logits.max()
+    return np.exp(below, out=below)  # a second array of a vocabulary's size costs as much again
 
 
 def probabilities(tokens: Candidates) -> np.ndarray:

@@ -147,6 +147,7 @@ def draw(tokens: Candidates, uniform: float) -> int:
     The sum runs in the order of ids and not of probabilities: it needs no sort, and two tokens that change places by a
     rounding error change nothing else.
     """
-    reached = np.cumsum(weights(tokens))
+    reached = weights(tokens)
+    np.cumsum(reached, out=reached)
     # side="right" never stops at a token of weight 0, as its sum equals the one before
     return int(tokens.ids[np.searchsorted(reached, uniform * reached[-1], side="right")])
