@@ -7,12 +7,12 @@ one did that GCC 12 had compiled for AMX, `--no-repack` goes round that, at half
 Passes of the model alone are timed, without text or sampling, with the same number of threads: a prompt of 512 tokens,
 and 16 tokens one by one behind 8 and behind 512. What is shown is the median of all rounds, the lowest and the highest.
 llama.cpp runs as llama-bench runs it: logits of the last token only, weights repacked for this machine as it does by
-itself; with flash attention and without, and the better of the two counts. The engines take turns, so that a noisy
+itself; with flash attention and without. The engines take turns, so that a noisy
 moment falls on all.
 
-llama.cpp is fastest with Q4_0. `--theirs FILE` gives it another file beside the common one; `--requantize q4_0` makes
-one of the same model for as long as it takes: good enough to measure speed, not for use, for its weights are rounded
-twice.
+llama.cpp is fastest with Q4_0. `--requantize q4_0` makes such a file of the same model for as long as it takes, and
+both engines run that too: good enough to measure speed, not for use, for its weights are rounded twice. `--theirs FILE`
+gives llama.cpp alone another file, to be compared with ours.
 """
 
 import argparse
@@ -42,6 +42,7 @@ except ImportError:
 
 PROMPT, DEPTHS = 512, (8, 512)
 HEADINGS = ("tokens a second", "prefill 512", "decode at 8", "decode at 512")
+WAYS = "", ", flash attention"
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7}  # llama_ftype of llama.h
 REST = 0.05  # seconds before each sample: the threads of the other engine go on looking for work for a while
 
@@ -127,16 +128,23 @@ def rested(rate: Rate) -> Rate:
     return measure
 
 
-def compare(engines: dict[str, list[Rate]], rivals: dict[str, list[str]], rounds: int) -> str:
-    """The table. The first of `engines` is ours; `rivals` are groups of the others, of which the best counts."""
+def compare(ours: dict[str, list[Rate]], theirs: dict[str, list[list[Rate]]], rounds: int) -> str:
+    """The table: by file, what of tinyinfer's is compared and llama.cpp's two ways of running it."""
+    engines = {f"tinyinfer, {file}": rates for file, rates in ours.items()}
+    for file, ways in theirs.items():
+        engines |= {f"llama.cpp, {file}{way}": rates for way, rates in zip(WAYS, ways, strict=True)}
     found = iter(in_turn([rested(rate) for rates in engines.values() for rate in rates], rounds))
     samples = {name: [next(found) for _ in rates] for name, rates in engines.items()}
     rows = [[name, *map(shown, row)] for name, row in samples.items()]
-    ours = next(iter(samples.values()))
-    for rival, names in rivals.items():
-        best = [max(one.median for one in column) for column in zip(*(samples[name] for name in names), strict=True)]
-        ratios = [f"{mine.median / theirs:.2f}x" for mine, theirs in zip(ours, best, strict=True)]
-        rows.append([f"tinyinfer / the better with {rival}", *ratios])
+    for file in theirs:
+        mine = samples[f"tinyinfer, {file if file in ours else next(iter(ours))}"]
+        as_it_comes, better = (
+            [combined(samples[f"llama.cpp, {file}{way}"][i].median for way in WAYS) for i in range(len(mine))]
+            for combined in (next, max)
+        )
+        for name, other in (("as it comes", as_it_comes), ("the better way", better)):
+            ratios = [f"{one.median / rate:.2f}x" for one, rate in zip(mine, other, strict=True)]
+            rows.append([f"ours to {file}, {name}", *ratios])
     return plain_table(HEADINGS, rows)
 
 
@@ -162,23 +170,23 @@ def main() -> None:
     if args.threads is not None:
         os.environ["TINYINFER_THREADS"] = str(args.threads)
     with ExitStack() as stack:
-        llm = tinyinfer.load(args.model, activations="int8")
-        threads = team_of(llm.model.threads).size
-        files = [args.model, *filter(None, [args.theirs])]
+        both, ours, theirs = [args.model], {}, {}
         if args.requantize:
             folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-            files.append(requantized(args.model, args.requantize, folder))
+            both.append(requantized(args.model, args.requantize, folder))
         print(f"llama.cpp   {llama_cpp.llama_print_system_info().decode()}")
-        forms = ", ".join(weight_forms(llm.model.tensors))
-        print(f"tinyinfer   {args.model.name}: {forms}; keys and values {llm.model.kv_dtype}")
-        engines, rivals = {"tinyinfer": our_rates(llm)}, {}
-        for file in files:
+        for file in both:
+            llm = tinyinfer.load(file, activations="int8")
+            forms = ", ".join(weight_forms(llm.model.tensors))
+            print(f"tinyinfer   {file.name}: {forms}; keys and values {llm.model.kv_dtype}")
+            ours[file.name] = our_rates(llm)
+        threads = team_of(llm.model.threads).size
+        for file in [*both, *filter(None, [args.theirs])]:
             rival = LlamaCpp(file, threads, not args.no_repack)
             print(f"llama.cpp   {file.name}: {rival.name}; keys and values float16")
-            rivals[file.name] = [f"llama.cpp, {file.name}", f"llama.cpp, {file.name}, flash attention"]
-            engines |= {name: rival.rates(flash) for flash, name in enumerate(rivals[file.name])}
+            theirs[file.name] = [rival.rates(flash_attention) for flash_attention in (False, True)]
         print(f"threads     {threads} each; load {load_average()} before", flush=True)
-        print(f"\n{compare(engines, rivals, args.rounds)}\n\nload {load_average()} after")
+        print(f"\n{compare(ours, theirs, args.rounds)}\n\nload {load_average()} after")
 
 
 @llama_cpp.llama_log_callback

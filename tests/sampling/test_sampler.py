@@ -11,7 +11,7 @@ from tinyinfer.errors import SamplingError
 from tinyinfer.sampling import SamplingParams
 from tinyinfer.sampling.candidates import Candidates, candidates, largest, weights
 from tinyinfer.sampling.sampler import Sampler, draw
-from tinyinfer.sampling.steps import min_p, temperature, top_p
+from tinyinfer.sampling.steps import min_p, temperature, top_k, top_p
 
 FOUR = [1.0, 3.0, 2.0, -math.inf]
 
@@ -166,7 +166,7 @@ def test_top_k_keeps_the_first_k(logits, k):
     tokens = tokens_of(logits)
     expected = sorted(by_likelihood(tokens)[:k])
     assert largest(tokens.logits, k).tolist() == expected
-    result = candidates(np.float32(logits), k)
+    result = top_k(tokens, k)
     assert result.ids.tolist() == tokens.ids[expected].tolist()
     assert result.logits.tolist() == tokens.logits[expected].tolist()
 

@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from ..cache import Sequence as CachedTokens
+from ..cache.blocks import BlockPool
 from . import table as t
 
 
@@ -67,29 +68,38 @@ class Step:
         which threads have rows of their own those of the second thread begin; None: none have.
         """
         own = own_from is not None and self.rows <= t.OWN_ROWS
-        self._block_tables: list[np.ndarray] = []
-        self._chunks, num_states = self._chunk_table(own)
-        self._row_chunks = np.repeat(np.arange(len(self.counts)), self.counts)
-        own_stores = np.stack([np.arange(self.rows), self._row_chunks], axis=1)
-        self._stores = np.concatenate([own_stores, self.also]) if self.also else own_stores
+        width = t.ANGLES + 2 * len(self.angles)
+        row_chunks = [index for index, count in enumerate(self.counts) for _ in range(count)]
+        stores = [number for row, chunk in enumerate(row_chunks) for number in (row, chunk)]
+        stores += [number for pair in self.also for number in pair]
+        adapters, scales = self._adapter_table()
+        pools = len(self.sequences[0].tables)
+        blocks = sum(len(table.blocks) for sequence in self.sequences for table in sequence.tables)
+        chunks = (t.POOLS + pools * t.POOL_WIDTH) * len(self.counts)
+        # one array for all: a step asks NumPy for as little as possible, since each call finds the caches cold
+        tables = _Tables(threads * width + blocks + chunks + len(row_chunks) + len(stores) + len(adapters))
+        chunk_table, num_states = self._chunk_table(own, tables)
         single = max(self.counts) <= 1 and not self.also
         self._states = np.empty((num_states, heads, dim + 2), np.float32)
-        self._adapters, self._scales = self._adapter_table()
-        registers = {
+        self._scales = np.array(scales, np.float32)
+        known = {
             t.ROWS: self.rows, t.WANTED: len(self.wanted), t.CHUNKS: len(self.counts),
-            t.CHUNK_WIDTH: self._chunks.shape[1], t.CHUNK_TABLE: address(self._chunks),
-            t.ROW_CHUNKS: address(self._row_chunks), t.WANTED_ROWS: address(self.wanted),
+            t.CHUNK_WIDTH: len(chunk_table) // len(self.counts), t.CHUNK_TABLE: tables.add(chunk_table),
+            t.ROW_CHUNKS: tables.add(row_chunks), t.WANTED_ROWS: address(self.wanted),
             t.LOGITS: address(self.logits), t.STATES: address(self._states), t.NUM_STATES: num_states,
-            t.SINGLE: single, t.OWN: own, t.STORES: 0 if single else len(self._stores),
-            t.STORE_TABLE: address(self._stores),
-            t.IDS: address(self.ids), t.ADAPTERS: address(self._adapters), t.ADAPTER_SCALES: address(self._scales),
+            t.SINGLE: single, t.OWN: own, t.STORES: 0 if single else len(stores) // 2,
+            t.STORE_TABLE: tables.add(stores),
+            t.IDS: address(self.ids), t.ADAPTERS: tables.add(adapters), t.ADAPTER_SCALES: address(self._scales),
         }  # fmt: skip
         angles = [address(array) for pair in self.angles for array in pair]
-        first_own = [own_from + t.OWN_ROWS * (thread - 1) if own and thread else 0 for thread in range(threads)]
-        known = [int(registers[place]) for place in range(t.OWN_ROW)]
-        return np.array([[*known, row, *angles] for row in first_own], np.int64)
+        registers = [int(known[place]) for place in range(t.OWN_ROW)]
+        for thread in range(threads):
+            own_row = own_from + t.OWN_ROWS * (thread - 1) if own and thread else 0
+            tables.add([*registers, own_row, *angles])
+        self._tables = tables.written()
+        return self._tables[-threads * width :].reshape(threads, width)
 
-    def _chunk_table(self, own: bool) -> tuple[np.ndarray, int]:
+    def _chunk_table(self, own: bool, tables: _Tables) -> tuple[list[int], int]:
         """A row for each chunk, see `table.py`; and how many states attention keeps.
 
         A chunk of one tile, as in decoding, has its past split into stretches, so that there is a piece for every
@@ -101,24 +111,40 @@ class Step:
             stretches = -(-(start + count) // t.STRETCH) if tiles == 1 else 1
             kept = own or stretches > 1
             looks += tiles * stretches
-            line = [rows.start, rows.stop, start, looks, stretches, states if kept else -1]
-            table.append(line + self._places(sequence))
+            table += [rows.start, rows.stop, start, looks, stretches, states if kept else -1]
+            for part in sequence.tables:
+                table += [tables.add(part.blocks), *_addresses(part.pool), part.first, part.pool.capacity]
+                table.append(part.pool.block_size)
             states += count * stretches if kept else 0
-        return np.array(table, np.int64), states
+        return table, states
 
-    def _adapter_table(self) -> tuple[np.ndarray, np.ndarray]:
+    def _adapter_table(self) -> tuple[list[int], list[float]]:
         """Where each chunk's adapters begin, then their numbers; and their scales."""
         starts = accumulate((len(used) for used in self.adapters), initial=0)
         flat = [pair for used in self.adapters for pair in used]
-        return np.array([*starts, *(number for number, _ in flat)], np.int64), np.float32([scale for _, scale in flat])
+        return [*starts, *(number for number, _ in flat)], [scale for _, scale in flat]
 
-    def _places(self, sequence: CachedTokens) -> list[int]:
-        places = []
-        for table in sequence.tables:
-            blocks = np.array(table.blocks, np.int64)
-            self._block_tables.append(blocks)
-            pool = table.pool
-            arrays = pool.keys, pool.values, pool.key_scales, pool.value_scales
-            addresses = [0 if array is None else address(array) for array in arrays]
-            places += [address(blocks), *addresses, table.first, pool.capacity, pool.block_size]
-        return places
+
+class _Tables:
+    """Tables of int64, one after another in an array of `size`; each has an address before the next is known."""
+
+    def __init__(self, size: int):
+        self._array, self._numbers = np.empty(size, np.int64), []
+        self._address = address(self._array)
+
+    def add(self, numbers: Sequence[int]) -> int:
+        """The address of one more."""
+        at = self._address + 8 * len(self._numbers)
+        self._numbers += numbers
+        return at
+
+    def written(self) -> np.ndarray:
+        """All of them."""
+        self._array[:] = self._numbers
+        return self._array
+
+
+def _addresses(pool: BlockPool) -> list[int]:
+    """Where a pool's keys, values and their scales lie."""
+    arrays = pool.keys, pool.values, pool.key_scales, pool.value_scales
+    return [0 if array is None else address(array) for array in arrays]

@@ -6,6 +6,7 @@
     dry.py, xtc.py, mirostat.py     one step each
     candidates.py   the tokens in play, which the steps hand on
     state.py        the past of a sequence, which the steps go by
+    reading.py      which of a vocabulary's logits are worth reading
     plan.py         from parameters to the list of steps
     sampler.py      Sampler: the steps of one sequence, its random numbers, and the draw
     logprobs.py     how likely a token was

@@ -44,20 +44,18 @@ def likeliest(logits: np.ndarray) -> int:
     raise SamplingError(f"logits should be finite or -inf, found {logits[best]} at id {best}")
 
 
-def candidates(logits: np.ndarray, top_k: int = 0, ids: np.ndarray | None = None) -> Candidates:
-    """The tokens of logits [vocab] that are not masked with -inf, in float64: all, or the `top_k` likeliest; 0 is off.
+def candidates(logits: np.ndarray, ids: np.ndarray | None = None) -> Candidates:
+    """The tokens of logits float [n] that are not masked with -inf, in float64; `ids` int64 [n], or their places.
 
-    With `ids`, int64 [n] and ascending, no others. Raises `SamplingError` as `likeliest` does.
+    Raises `SamplingError` where all are masked.
     """
-    likeliest(logits)
-    tokens = Candidates(all_ids(len(logits)), logits) if ids is None else Candidates(ids, logits[ids])
-    tokens = unmasked(only(tokens, largest(tokens.logits, top_k)) if 0 < top_k < len(tokens.ids) else tokens)
+    tokens = unmasked(Candidates(_first_ids(len(logits)) if ids is None else ids, logits))
     return Candidates(tokens.ids, tokens.logits.astype(np.float64))
 
 
-@lru_cache(maxsize=8)
-def all_ids(count: int) -> np.ndarray:
-    """The ids of a vocabulary, int64 [count], which nobody may write to: they are the same for every token."""
+@lru_cache(maxsize=4)
+def _first_ids(count: int) -> np.ndarray:
+    """0, 1, ..., not to be written to."""
     ids = np.arange(count)
     ids.flags.writeable = False
     return ids
@@ -65,11 +63,11 @@ def all_ids(count: int) -> np.ndarray:
 
 def unmasked(tokens: Candidates) -> Candidates:
     """Those whose logit is not -inf. Raises `SamplingError` where that leaves none."""
-    if len(tokens.logits) and tokens.logits.min() > -math.inf:
-        return tokens
     masked = tokens.logits == -math.inf
     if masked.all():  # as where there is none
         raise AllMasked(len(masked))
+    if not masked.any():
+        return tokens
     return only(tokens, ~masked)
 
 
@@ -123,7 +121,7 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
 def weights(tokens: Candidates) -> np.ndarray:
     """Probabilities before they are divided by their sum, float64 [k]; the likeliest token's is 1."""
     below = tokens.logits - tokens.logits.max()
-    return np.exp(below, out=below)  # a second array of a vocabulary's size costs as much again
+    return np.exp(below, out=below)  # a new array would be as much memory to be cleared
 
 
 def probabilities(tokens: Candidates) -> np.ndarray:

@@ -14,6 +14,7 @@ from .candidates import Candidates, unmasked
 from .dry import Dry
 from .mirostat import within_surprise
 from .params import GREEDY_STEPS, SamplingParams
+from .reading import Reading
 from .state import State
 from .xtc import exclude_top
 
@@ -28,22 +29,19 @@ class Vocabulary(NamedTuple):
     breakers: Sequence[tuple[int, ...]] = ()  # ids of the texts that DRY does not reach across
 
 
-def steps_for(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, list[Step]]:
-    """The steps that resolved `params` ask for, in order, and how many of the likeliest logits they need; 0 is all.
+def steps_for(params: SamplingParams, vocabulary: Vocabulary) -> tuple[Reading, list[Step]]:
+    """The steps that resolved `params` ask for, in order, and how the logits are read before them.
 
-    Top-k is left to whoever reads the logits where only temperature would come before it: that changes no order, and a
-    vocabulary of 150,000 need not become float64 for the sake of 40 tokens.
+    What reading has done already is no step any more: top-p, and top-k where nothing can change in between.
     Raises `BadRequest` where an id of `params` is outside the vocabulary.
     """
     fixed = _masks(params, vocabulary)
     wanted = [name for name in params.order if not params.greedy or name in GREEDY_STEPS]
     found = {name: made for name in wanted if (made := _made(name, params, vocabulary))}
-    names = list(found)
-    top_k = 0
-    if not fixed and "top_k" in found and set(names[: names.index("top_k")]) <= {"temperature"}:
-        top_k = params.top_k
-        del found["top_k"]
-    return top_k, fixed + [step for made in found.values() for step in made]
+    reading = Reading.before(list(found), params, _changed(params, vocabulary))
+    if reading.truncation == "top_p" or (reading.truncation == "top_k" and not fixed and "penalties" not in found):
+        del found[reading.truncation]
+    return reading, fixed + [step for made in found.values() for step in made]
 
 
 def _made(name: str, params: SamplingParams, vocabulary: Vocabulary) -> list[Step]:
@@ -106,6 +104,14 @@ def _masks(params: SamplingParams, vocabulary: Vocabulary) -> list[Step]:
         amounts = np.array(list(params.logit_bias.values()))
         found.append(lambda tokens, state: penalties.bias(tokens, ids, amounts))
     return found
+
+
+def _changed(params: SamplingParams, vocabulary: Vocabulary) -> Collection[int] | None:
+    """The ids whose logits masks and the bias change, `()` for none; None where that is most of them."""
+    if params.allowed_ids is not None:
+        return None
+    ends = vocabulary.stop_ids if params.min_tokens else ()
+    return {*(params.banned_ids or ()), *ends, *(params.logit_bias or ())} or ()
 
 
 def _checked(name: str, ids: tuple[int, ...], vocab_size: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import SamplingError
-from .candidates import AllMasked, Candidates, candidates, likeliest, weights
+from .candidates import AllMasked, Candidates, likeliest, weights
 from .mirostat import next_limit
 from .params import SamplingParams
 from .plan import Vocabulary, steps_for
@@ -56,7 +56,7 @@ class Sampler:
         self.params = params.resolved()
         self.vocab_size = vocab_size
         self.state = State(self.params, prompt_ids)
-        self._top_k, self._steps = steps_for(self.params, Vocabulary(vocab_size, stop_ids, breakers))
+        self._read, self._steps = steps_for(self.params, Vocabulary(vocab_size, stop_ids, breakers))
         self._random = np.random.Generator(np.random.PCG64(self.params.seed))
         self._all_ids = np.arange(vocab_size) if self.params.greedy and self._steps else None
         self.constraint = constraint
@@ -98,7 +98,7 @@ class Sampler:
     def _among(self, logits: np.ndarray, ids: np.ndarray | None) -> Candidates:
         """The distribution over `ids`, or over all."""
         if not self.params.greedy:
-            return self._through(candidates(logits, self._top_k, ids))
+            return self._through(self._read(logits, self.state, ids))
         best = likeliest(logits)
         if ids is not None:
             best = int(ids[likeliest(logits[ids])])

@@ -29,6 +29,11 @@ class State:
         """How many tokens were chosen."""
         return len(self.ids) - self.prompt_length
 
+    def counted(self) -> np.ndarray:
+        """The ids that penalties are about, int64 [n], ascending."""
+        found = [window.counts()[0] for window in (self.repeated, self.frequent, self.present)]
+        return np.unique(np.concatenate(found))
+
     def fork(self) -> State:
         """A second state with the same past."""
         twin = copy(self)

@@ -43,6 +43,8 @@ import numpy as np
 
 from .candidates import Candidates, largest, only, probabilities, weights
 
+MANY, BINS = 4096, 8192  # how many are better counted by bins than sorted
+
 
 def temperature(tokens: Candidates, value: float) -> Candidates:
     """Divide the logits by `value` > 0; where that would overflow, less their maximum.
@@ -82,7 +84,7 @@ def typical(tokens: Candidates, p: float) -> Candidates:
     shares = probabilities(tokens)
     surprise = tokens.logits.max() - tokens.logits + math.log(weights(tokens).sum())
     entropy = (shares * surprise).sum()
-    return only(tokens, _fewest(-np.abs(surprise - entropy), shares, p))
+    return only(tokens, fewest(-np.abs(surprise - entropy), shares, p * shares.sum()))
 
 
 def top_p(tokens: Candidates, p: float) -> Candidates:
@@ -90,7 +92,8 @@ def top_p(tokens: Candidates, p: float) -> Candidates:
 
     Holtzman et al., https://arxiv.org/abs/1904.09751; so do transformers, vLLM and llama.cpp.
     """
-    return only(tokens, _fewest(tokens.logits, weights(tokens), p))
+    mass = weights(tokens)
+    return only(tokens, fewest(tokens.logits, mass, p * mass.sum()))
 
 
 def min_p(tokens: Candidates, fraction: float) -> Candidates:
@@ -102,14 +105,25 @@ def min_p(tokens: Candidates, fraction: float) -> Candidates:
     return only(tokens, kept)
 
 
-def _fewest(scores: np.ndarray, mass: np.ndarray, share: float) -> np.ndarray:
-    """Places of the fewest, highest scores first, that have `share` of all mass together; ascending, at least one."""
-    wanted = share * mass.sum()
-    # A few hundred tokens nearly always hold it already: sort those, and more only where they do not.
-    for size in (256, 2048, 16384, len(scores)):
-        best = largest(scores, size)
-        descending = best[np.argsort(-scores[best], kind="stable")]
-        reached = np.cumsum(mass[descending])
-        if reached[-1] >= wanted:
-            break
-    return np.sort(descending[: 1 + np.searchsorted(reached, wanted)])
+def fewest(scores: np.ndarray, mass: np.ndarray, wanted: float) -> np.ndarray:
+    """Places of the fewest, highest scores first, that have as much mass together; ascending, at least one.
+
+    The lowest place first among equals. All where there is less mass.
+    """
+    surely, rest = _around(scores, mass, wanted) if len(scores) > MANY else (np.zeros(0, np.int64), None)
+    places = np.arange(len(scores)) if rest is None else rest
+    descending = places[np.argsort(-scores[places], kind="stable")]
+    reached = mass[surely].sum() + np.cumsum(mass[descending])
+    return np.sort(np.concatenate([surely, descending[: 1 + np.searchsorted(reached, wanted)]]))
+
+
+def _around(scores: np.ndarray, mass: np.ndarray, wanted: float) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the higher scores that are surely among them, and those of the next, of which some are: too many to
+    sort are first counted by how high they are."""
+    top, span = scores.max(), np.ptp(scores)
+    if not span > 0:
+        return np.zeros(0, np.int64), np.arange(len(scores))
+    steps = ((top - scores) * ((BINS - 1) / span)).astype(np.int64)
+    reached = np.cumsum(np.bincount(steps, mass, BINS))
+    last = min(int(np.searchsorted(reached, wanted)), BINS - 1)
+    return np.flatnonzero(steps < last), np.flatnonzero(steps == last)
