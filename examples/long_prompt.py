@@ -1,10 +1,10 @@
 """How much a long prompt holds up those who are being answered: python examples/long_prompt.py smollm2-135m-instruct
 
 Starts `tinyinfer serve MODEL` (or takes `--url` of a server that runs) and has four chats answered at once, streamed.
-In every second round a prompt of 2,000 tokens arrives in the middle. What counts is the time between one piece of a
-chat and the next (a piece is mostly a token): its median and 95th percentile with nobody else there, and from when the
-long prompt arrives to when its first token comes. Rounds with and without take turns, so that a noisy moment falls on
-both. Every text is new, so that no cache has any of it.
+In every second round a prompt of 2,000 tokens arrives. What counts is the time between one piece of a chat and the next
+(a piece is mostly a token), its median and 95th percentile: from when the long prompt arrives to when its first token
+comes, and in the same part of the answers with nobody else there. Rounds with and without take turns, so that a noisy
+moment falls on both. Every text is new, so that no cache has any of it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,29 @@ class Scene:
 
     chats: int = 4
     question_words: int = 30
-    tokens: int = 400  # of each answer: the long prompt must be done before
+    tokens: int = 1900  # of each answer at most: the long prompt must be done before
     long_words: int = 1970
     begun: int = 40  # tokens after which the long prompt arrives
 
 
 @dataclass(frozen=True)
 class Round:
-    """Seconds between pieces of the chats, in the time that counts; and until the long prompt's first token."""
+    """Seconds between pieces of the chats, in the time that counts; and until the long prompt's first token.
+
+    `last` is how many pieces a chat had when that time ended, at most.
+    """
 
     gaps: list[float]
+    last: int
     ttft: float | None = None
     prompt_tokens: int | None = None
 
 
-async def play(target: Target, model: str, scene: Scene, seed: int, long: bool) -> Round:
-    """One round. Raises `TinyinferError` where an answer fails, or ends before the long prompt's does."""
+async def play(target: Target, model: str, scene: Scene, seed: int, most: int | None = None) -> Round:
+    """One round with the long prompt, or without it, of `most` pieces of a chat; the chats are then left.
+
+    Raises `TinyinferError` where an answer fails, or ends before the long prompt's does.
+    """
     rng, start = random.Random(seed), time.perf_counter()
 
     def ask(words: int, tokens: int) -> tuple[Sent, asyncio.Task[Sent]]:
@@ -63,27 +70,38 @@ async def play(target: Target, model: str, scene: Scene, seed: int, long: bool) 
         work = send(target, arrival, PATIENCE, None, lambda: time.perf_counter() - start, sent)
         return sent, asyncio.create_task(work)
 
+    async def until(pieces: int) -> None:
+        while min(sent.pieces for sent in chats) < pieces and not any(task.done() for task in tasks):
+            await asyncio.sleep(0.005)
+
     chats, tasks = zip(*(ask(scene.question_words, scene.tokens) for _ in range(scene.chats)), strict=True)
     late = None
-    if long:
-        while min(sent.pieces for sent in chats) < scene.begun and not any(task.done() for task in tasks):
-            await asyncio.sleep(0.005)
+    if most is None:
+        await until(scene.begun)
         late, task = ask(scene.long_words, 1)
         await task
-    await asyncio.gather(*tasks)
-    return measured(chats, late)
+        await until(max(sent.pieces for sent in chats) + 1)  # what was under way when it came
+    else:
+        await until(most)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return measured(chats, late, scene.begun, most)
 
 
-def measured(chats: Sequence[Sent], late: Sent | None) -> Round:
-    """What counts of a round's chats, and of the long prompt where one came."""
+def measured(chats: Sequence[Sent], late: Sent | None, begun: int = 0, most: int | None = None) -> Round:
+    """What counts of a round's chats: beside the long prompt where one came, else from piece `begun` to `most`."""
     for sent in [*chats, *filter(None, [late])]:
         if sent.error is not None:
             raise TinyinferError(f"a request failed: {sent.error}")
-    begin, end = (late.at, late.first) if late else (max(sent.first for sent in chats), float("inf"))
-    if late and min(sent.last for sent in chats) < end:
+    if late is None:
+        return Round([b - a for sent in chats for a, b in pairwise(sent.times[begun:most])], most or 0)
+    if min(sent.last for sent in chats) < late.first:
         raise TinyinferError("the chats ended before the long prompt had its first token: give more --tokens")
-    gaps = [b - a for sent in chats for a, b in pairwise(sent.times) if a >= begin and b <= end]
-    return Round(gaps, late and late.ttft, late and late.prompt_tokens)
+    inside = [[time for time in sent.times if late.at <= time <= late.first] for sent in chats]
+    gaps = [b - a for times in inside for a, b in pairwise(times)]
+    last = max(sum(time <= late.first for time in sent.times) for sent in chats)
+    return Round(gaps, last, late.ttft, late.prompt_tokens)
 
 
 def table(alone: list[Round], beside: list[Round]) -> str:
@@ -130,10 +148,10 @@ def main() -> None:
     with server(args) as url:
         target = target_of(url)
         model = asyncio.run(first_model(target))
-        print(f"{model}: {scene.chats} chats of {scene.tokens} tokens; load {load_average()} before", flush=True)
+        print(f"{model}: {scene.chats} chats; load {load_average()} before", flush=True)
         for number in range(args.rounds + 1):
-            for rounds, long in ((alone, False), (beside, True)):
-                rounds.append(asyncio.run(play(target, model, scene, 2 * number + long, long)))
+            beside.append(asyncio.run(play(target, model, scene, 2 * number)))
+            alone.append(asyncio.run(play(target, model, scene, 2 * number + 1, beside[-1].last)))
     alone, beside = alone[1:], beside[1:]  # the first of each warms up
     print(f"\n{table(alone, beside)}\n")
     first = Samples(tuple(one.ttft for one in beside))

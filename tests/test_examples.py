@@ -129,21 +129,23 @@ def spoke(*times: float, at: float = 0.0) -> Sent:
 def test_what_a_long_prompt_does_to_others_is_measured_while_it_is_run():
     module = example("long_prompt")
     chats = [spoke(1, 2, 3, 6, 9, 10), spoke(0, 2.5, 4, 11)]
-    assert sorted(module.measured(chats, None).gaps) == [1, 1, 1, 1.5, 3, 3, 7]  # from when all have begun
     beside = module.measured(chats, spoke(9, at=2))
-    assert (sorted(beside.gaps), beside.ttft) == ([1, 1.5, 3, 3], 7)
+    assert (sorted(beside.gaps), beside.last, beside.ttft) == ([1, 1.5, 3, 3], 5, 7)
+    assert sorted(module.measured(chats, None, 1, 4).gaps) == [1, 1.5, 3, 7]  # pieces 1 to 3 of each
     with pytest.raises(TinyinferError, match="ended before the long prompt had its first token"):
         module.measured(chats, spoke(10.5, at=2))
     with pytest.raises(TinyinferError, match="a request failed: status 400"):
         module.measured([Sent(0, error="status 400")], None)
 
 
-def test_a_round_beside_a_long_prompt():
+def test_rounds_beside_a_long_prompt_and_without():
     module = example("long_prompt")
     scene = module.Scene(chats=2, question_words=1, tokens=2000, long_words=10, begun=5)
     with served(chain_llm(context=4096, chain=say("abcdefgh", end=None))) as server:
         target = target_of(server.url)
-        beside = asyncio.run(module.play(target, "chain", scene, 1, long=True))
+        beside = asyncio.run(module.play(target, "chain", scene, 1))
+        alone = asyncio.run(module.play(target, "chain", scene, 2, beside.last))
     assert beside.gaps
     assert beside.prompt_tokens > 30
-    assert "between two pieces, p95" in module.table([beside], [beside])
+    assert len(alone.gaps) == 2 * (beside.last - scene.begun - 1)
+    assert "between two pieces, p95" in module.table([alone], [beside])
