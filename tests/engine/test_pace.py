@@ -38,7 +38,17 @@ def test_means_follow_what_steps_take():
         pace.note(1, 0, 0.010)
         pace.note(1, 100, 0.020)
     assert pace.prompt_tokens(1, 500) in (99, 100)
-    for _ in range(60):
+    for _ in range(300):
         pace.note(1, 0, 0.030)
         pace.note(1, 100, 0.040)
     assert pace.prompt_tokens(1, 500) in range(290, 301)
+
+
+def test_a_busy_moment_does_not_count_for_long():
+    pace = Pace(2)
+    for _ in range(60):
+        pace.note(4, 0, 0.010)
+    pace.note(4, 10, 0.020)  # a millisecond for each token of the prompt
+    assert pace.prompt_tokens(4, 500) in (9, 10)
+    pace.note(4, 0, 0.050)
+    assert pace.prompt_tokens(4, 500) in (12, 13)  # counted as one that is faster it would be 18
