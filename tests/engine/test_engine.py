@@ -223,6 +223,32 @@ def test_a_shared_beginning_is_run_once(llm: LLM):
     assert again.timings.cached_tokens == 64
 
 
+def test_a_beginning_that_many_have_at_once_is_run_once(llm: LLM):
+    shared = text(100)
+    prompts = [shared + text(10 + i, seed=i) for i in range(5)] + [text(40, seed=9)]
+    alone = [llm.generate(prompt, max_tokens=6) for prompt in prompts]
+    for step_tokens in (512, 24):  # in one part, and in several
+        engine = Engine(llm, slots=6, step_tokens=step_tokens)
+        found = engine.generate_many(prompts, max_tokens=6)
+        assert [one.ids for one in found] == [one.ids for one in alone]
+        size = llm.model.new_cache().block_size
+        whole_blocks = 100 // size * size
+        assert [one.timings.cached_tokens for one in found] == [0, *[whole_blocks] * 4, 0]
+        assert engine.load.run_tokens == sum(map(len, prompts)) - 4 * whole_blocks + 5 * len(prompts)
+        assert engine.load.blocks_used == 0
+
+
+def test_who_waits_for_a_beginning_goes_on_when_its_first_is_gone(llm: LLM):
+    prompts = [[*text(100), i] for i in range(3)]
+    engine = Engine(llm, step_tokens=64)
+    first, *others = (engine.add(prompt, max_tokens=2) for prompt in prompts)
+    engine.step()
+    engine.cancel(first)
+    done = run(engine)
+    assert [done[id][0].ids for id in others] == [llm.generate(prompt, max_tokens=2).ids for prompt in prompts[1:]]
+    assert [done[id][0].timings.cached_tokens > 0 for id in others] == [True, True]
+
+
 def test_without_a_prefix_cache_nothing_is_kept(llm: LLM):
     engine = Engine(llm, prefix_cache=False)
     for _ in range(2):

@@ -11,7 +11,16 @@ def test_alone_a_prompt_takes_all():
 
 def test_unknown_costs_give_little():
     assert Pace(1.5).prompt_tokens(3, 500) == LEAST
-    assert Pace(1.5).prompt_tokens(3, 2) == 2
+    assert Pace(1.5).prompt_tokens(3, 0) == 0
+
+
+def test_what_a_prompt_costs_by_itself_says_nothing_of_what_it_costs_beside_answers():
+    pace = Pace(1.5)
+    pace.note(2, 0, 0.010)
+    pace.note(0, 500, 0.001)
+    assert pace.prompt_tokens(2, 500) == LEAST
+    pace.note(2, 1, 0.012)
+    assert pace.prompt_tokens(2, 500) == 2
 
 
 def test_a_step_takes_as_much_longer_as_is_allowed():
@@ -29,7 +38,17 @@ def test_means_follow_what_steps_take():
         pace.note(1, 0, 0.010)
         pace.note(1, 100, 0.020)
     assert pace.prompt_tokens(1, 500) in (99, 100)
-    for _ in range(60):
+    for _ in range(300):
         pace.note(1, 0, 0.030)
         pace.note(1, 100, 0.040)
     assert pace.prompt_tokens(1, 500) in range(290, 301)
+
+
+def test_a_busy_moment_does_not_count_for_long():
+    pace = Pace(2)
+    for _ in range(60):
+        pace.note(4, 0, 0.010)
+    pace.note(4, 10, 0.020)  # a millisecond for each token of the prompt
+    assert pace.prompt_tokens(4, 500) in (9, 10)
+    pace.note(4, 0, 0.050)
+    assert pace.prompt_tokens(4, 500) in (12, 13)  # counted as one that is faster it would be 18

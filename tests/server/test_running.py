@@ -269,6 +269,7 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, sent: signal.Signals)
     ("args", "said"),
     [
         (["--port", "70000"], "port should be"), (["--slots", "0"], "slots should be"),
+        (["--slowdown", "0.5"], "slowdown should be"),
         (["--timeout", "0"], "--timeout"), (["--api-key", " "], "API key is empty"), (["--body-bytes", "0"], "bytes"),
         (["--host", "nowhere.invalid"], "nowhere.invalid"),
     ],

@@ -102,6 +102,8 @@ def record(report: Report) -> dict[str, Any]:
     names = ("p50", "p95", "p99", "longest")
     spans = {name: getattr(report, name) for name in ("ttft", "tpot", "latency")}
     each = [asdict(one) | {"ttft": one.ttft, "tpot": one.tpot} for one in report.sent]
+    for one in each:  # what was said is no measurement
+        del one["text"], one["times"]
     return {
         **{name: dict(zip(names, values, strict=True)) if values else None for name, values in spans.items()},
         "seconds": report.seconds, "answered": len(report.answered), "errors": report.errors,

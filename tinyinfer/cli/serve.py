@@ -47,6 +47,8 @@ def serve_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     add("--queue", type=integer, default=256, metavar="N", help="requests that may wait, else 429 (default: 256)")
     cache_help = "what keys and values may take (default: 1 GiB, or one whole context if that is more)"
     add("--kv-cache-bytes", type=integer, metavar="N", help=cache_help)
+    slow_help = "times as long as else a step of running answers may take for the sake of a new prompt (default: 1.8)"
+    add("--slowdown", type=number, default=1.8, metavar="X", help=slow_help)
     key_help = "what every request but those to /health must bring (default: TINYINFER_API_KEY, else none)"
     add("--api-key", metavar="KEY", help=key_help)
     cors_help = "a web origin whose pages may use the server, * for all; may be given several times (default: none)"
@@ -76,7 +78,9 @@ def serve(args: argparse.Namespace) -> int:
             raise
         raise MissingExtra("serving over HTTP", "serve") from error
     loopback = is_loopback(args.host)
-    how = {"slots": args.slots, "queue": args.queue, "kv_cache_bytes": args.kv_cache_bytes}
+    how = {
+        "slots": args.slots, "queue": args.queue, "kv_cache_bytes": args.kv_cache_bytes, "slowdown": args.slowdown,
+    }  # fmt: skip
     service = Service(args.alias or model_name(args.model), **how)
     with listen(args.host, args.port) as bound:
         address = _address(*bound.getsockname()[:2])

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ..sampling import SamplingParams
 from ..speculative.speculation import Speculation
 from ..text.chat import ChatPrompt
 from .pace import Pace
-from .request import Event, Request
+from .request import Event, Part, Request
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -322,6 +322,8 @@ class Engine:
         """Who runs what: answers first, each its newest token, then prompts as far as the step's budget goes."""
         for request in self._running:
             request.outgrow()
+            if request.waited:
+                request.begin_again(self._prefixes)
         decoding = [request for request in self._running if request.decodes]
         left = self._step_tokens - len(decoding)
         if not in_no_hurry:
@@ -329,12 +331,17 @@ class Engine:
         parts = []
         for request in decoding + [request for request in self._running if not request.decodes]:
             most = 1 if request.decodes else min(request.pending, left)
-            if most and request in self._running and self._has_blocks(request, most):
+            request.waited = not request.decodes and self._is_run_by(parts, request)
+            if most and not request.waited and request in self._running and self._has_blocks(request, most):
                 part = Part(request, *request.next_ids(most))
                 request.held.sequence.reserve(len(part.ids))
                 left -= 0 if request.decodes else len(part.ids)
                 parts.append(part)
         return [part for part in parts if part.request in self._running]
+
+    def _is_run_by(self, parts: list[Part], request: Request) -> bool:
+        """Whether a step of these parts leaves something that a prompt would run as well."""
+        return self._prefixes is not None and any(request.finds_soon(part, self._cache.block_size) for part in parts)
 
     def _has_blocks(self, request: Request, count: int) -> bool:
         """Whether there are blocks for its tokens, if need be those of requests whose turn is later."""
@@ -400,14 +407,6 @@ class Engine:
             kv_cache_bytes = max(CACHE_BYTES, block * -(-self.llm.context // size))
         _check("kv_cache_bytes", kv_cache_bytes, block, None)
         return min(self.llm.context, self._cache.limit(kv_cache_bytes))
-
-
-class Part(NamedTuple):
-    """What a request has in a step: ids, and the length of the text that they are rotated for."""
-
-    request: Request
-    ids: list[int]
-    text_length: int
 
 
 def _rank(request: Request) -> tuple[int, int, int]:

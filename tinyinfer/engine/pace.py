@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 WEIGHT = 0.2  # of the newest step in a running mean
-LEAST = 8  # tokens of a prompt in a step, however slow: it must go on
+FASTER, SLOWER = 0.2, 0.08  # of one without a prompt that took less, or more, than those before
+LEAST = 1  # tokens of a prompt in a step, however slow: it must go on
 
 
 class Pace:
-    """Means of what a step takes for answers alone, and what a prompt's token adds to it; in seconds."""
+    """Means of what a step takes for answers alone, and what a prompt's token adds to it; in seconds.
+
+    A token adds more beside a few answers than among hundreds of its own, and more the longer its text is. So only what
+    steps of both took is looked at, and newer ones count more. A step of answers alone that took long had something
+    else in its way, as like as not: it counts little, else a busy moment would make those after it slow as well.
+    """
 
     def __init__(self, slowdown: float):
         """A step with a part of a prompt may take `slowdown` times one without."""
@@ -27,9 +33,10 @@ class Pace:
     def note(self, decoding: int, prompt_tokens: int, seconds: float) -> None:
         """A step took so long."""
         if not prompt_tokens:
-            self._decode[decoding] = _mean(self._decode.get(decoding), seconds)
-        elif prompt_tokens >= LEAST:
-            decode = self._decode_seconds(decoding) or 0.0
+            so_far = self._decode.get(decoding)
+            weight = FASTER if so_far is None or seconds < so_far else SLOWER
+            self._decode[decoding] = _mean(so_far, seconds, weight)
+        elif decoding and (decode := self._decode_seconds(decoding)) is not None:
             self._token = _mean(self._token, max(seconds - decode, 0.0) / prompt_tokens)
 
     def _decode_seconds(self, decoding: int) -> float | None:
@@ -38,5 +45,5 @@ class Pace:
         return self._decode[min(self._decode, key=lambda count: abs(count - decoding))]
 
 
-def _mean(so_far: float | None, new: float) -> float:
-    return new if so_far is None else so_far + WEIGHT * (new - so_far)
+def _mean(so_far: float | None, new: float, weight: float = WEIGHT) -> float:
+    return new if so_far is None else so_far + weight * (new - so_far)

@@ -28,6 +28,14 @@ class Event(NamedTuple):
     error: TinyinferError | None = None
 
 
+class Part(NamedTuple):
+    """What a request has in a step: ids, and the length of the text that they are rotated for."""
+
+    request: Request
+    ids: list[int]
+    text_length: int
+
+
 @dataclass(eq=False)
 class Request:
     """One text that goes on: what is asked, what is held of it, and how far it is.
@@ -46,6 +54,7 @@ class Request:
     trail: Trail = field(default_factory=lambda: Trail(None))
     known: int = 0  # tokens that are rotated as in a text of this length: of the prompt, at first
     speculation: Speculation | None = None
+    waited: bool = False  # in the last step, for another that has run what both begin with
     told: int = 0  # after how many of the prompt's tokens the answer has read the logits
     done: bool = False
 
@@ -101,6 +110,24 @@ class Request:
         self.held.begin_with(ids[:kept], self.adapters, self.known)
         if not self.answer.ids:
             self.answer.cached_tokens = kept
+
+    def finds_soon(self, part: Part, block_size: int) -> bool:
+        """Whether the next block of its prompt will be there after this step, since `part` runs the same text.
+
+        Whoever waits for that has it run once, where many texts that begin alike come at the same time.
+        """
+        other = part.request
+        if self.decodes or other.decodes or self.reads_prompt or not other.held.is_as_cold or self._kind != other._kind:
+            return False
+        end = (len(self.held.ids) // block_size + 1) * block_size
+        filled = len(other.held.ids) + len(part.ids)
+        return end <= filled and end < self.length and self.text[:end] == other.text[:end]
+
+    def begin_again(self, prefixes: PrefixTree | None) -> None:
+        """Have what is there now."""
+        self.waited = False
+        self.release()
+        self.begin(prefixes)
 
     def outgrow(self) -> None:
         """Where the text is now so long that all of it is rotated otherwise, begin anew."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,22 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 Listener = Callable[[Event], None]
+
+
+@dataclass(eq=False)
+class Inbox:
+    """A listener for an event loop, whose `queue` gets the events.
+
+    The runner hands over all that a step brings to a loop at once: each waking of another thread takes the interpreter
+    from the one that steps.
+    """
+
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    queue: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+
+    def __call__(self, event: Event) -> None:
+        """One event, from any thread."""
+        self.loop.call_soon_threadsafe(self.queue.put_nowait, event)
 
 
 class Runner:
@@ -64,15 +82,11 @@ class Runner:
 
         Raises as `submit` does, and what ended the request where that was an error.
         """
-        loop, queue = asyncio.get_running_loop(), asyncio.Queue()
-
-        def listener(event: Event) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, event)
-
-        id = self.submit(listener, *prompt, n=n, **how)
+        inbox = Inbox()
+        id = self.submit(inbox, *prompt, n=n, **how)
         try:
             while n:
-                event = await queue.get()
+                event = await inbox.queue.get()
                 if event.error:
                     raise event.error
                 n -= event.piece.completion is not None
@@ -106,7 +120,7 @@ class Runner:
         told = TinyinferError("the engine was closed before the answer was done")
         for id, (listener, _) in self._listeners.items():
             self._engine.cancel(id)
-            _tell(listener, Event(id, 0, None, told))
+            _told(listener, Event(id, 0, None, told))
         self._listeners.clear()
 
     def _run(self) -> None:
@@ -133,26 +147,43 @@ class Runner:
         return [Event(id, 0, None, told) for id in waiting]
 
     def _deliver(self, events: list[Event]) -> None:
+        letters: dict[asyncio.AbstractEventLoop, list[tuple[Inbox, Event]]] = defaultdict(list)
         for event in events:
-            with self._wake:
-                listener, left = self._listeners.get(event.id, (None, 0))
-                if listener is None:
-                    continue
-                left -= event.piece is not None and event.piece.completion is not None
-                if event.error or not left:
-                    del self._listeners[event.id]
-                    if left:  # other answers to the same prompt, where one failed
-                        self._engine.cancel(event.id)
-                else:
-                    self._listeners[event.id] = listener, left
-            if not _tell(listener, event):
+            listener = self._listener_of(event)
+            if isinstance(listener, Inbox):
+                letters[listener.loop].append((listener, event))
+            elif listener is not None and not _told(listener, event):
                 self.cancel(event.id)
+        for loop, post in letters.items():
+            if not _told(loop.call_soon_threadsafe, _hand_out, post):
+                for _, event in post:
+                    self.cancel(event.id)
+
+    def _listener_of(self, event: Event) -> Listener | None:
+        """Who waits for it; it is forgotten with the last event."""
+        with self._wake:
+            listener, left = self._listeners.get(event.id, (None, 0))
+            if listener is None:
+                return None
+            left -= event.piece is not None and event.piece.completion is not None
+            if event.error or not left:
+                del self._listeners[event.id]
+                if left:  # other answers to the same prompt, where one failed
+                    self._engine.cancel(event.id)
+            else:
+                self._listeners[event.id] = listener, left
+        return listener
 
 
-def _tell(listener: Listener, event: Event) -> bool:
-    """Whether the listener took it."""
+def _hand_out(letters: list[tuple[Inbox, Event]]) -> None:
+    for inbox, event in letters:
+        inbox.queue.put_nowait(event)
+
+
+def _told(tell: Callable[..., object], *what: object) -> bool:
+    """Whether whoever listens took it."""
     try:
-        listener(event)
+        tell(*what)
     except Exception:  # a loop that was closed meanwhile, say
         logging.getLogger("tinyinfer").exception("a listener failed")
         return False

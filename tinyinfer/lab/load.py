@@ -65,6 +65,8 @@ class Sent:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    text: str = field(default="", repr=False)
+    times: list[float] = field(default_factory=list, repr=False)  # of each event with text
 
     @property
     def ttft(self) -> float | None:
@@ -90,12 +92,12 @@ def plan(mix: Mix, rate: float, count: int, seed: int, model: str) -> list[Arriv
     if count < 1:
         raise BadRequest(f"requests should be a whole number from 1, found {count}", "requests")
     rng, at, arrivals = random.Random(seed), 0.0, []
-    shared = _text(rng, mix.shared_words)
+    shared = random_text(rng, mix.shared_words)
     for _ in range(count):
         at += rng.expovariate(rate)
         words = _length(rng, mix.prompt_words, mix.prompt_spread, mix.most_prompt_words)
         tokens = _length(rng, mix.answer_tokens, mix.answer_spread, mix.most_answer_tokens)
-        messages = [{"role": "user", "content": _text(rng, words)}]
+        messages = [{"role": "user", "content": random_text(rng, words)}]
         if shared:
             messages.insert(0, {"role": "system", "content": shared})
         asked = {"model": model, "messages": messages, "max_tokens": tokens, "seed": rng.randrange(2**31)}
@@ -108,7 +110,8 @@ def _length(rng: random.Random, median: int, spread: float, most: int) -> int:
     return min(max(round(median * np.exp(rng.gauss(0, spread))), 1), most)
 
 
-def _text(rng: random.Random, words: int) -> str:
+def random_text(rng: random.Random, words: int) -> str:
+    """So many common words, each by chance; most are a token with the space before them."""
     return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
@@ -124,17 +127,24 @@ async def run(
 
     async def one(arrival: Arrival) -> Sent:
         await asyncio.sleep(arrival.at - (time.perf_counter() - start))
-        sent = await _send(target, arrival, timeout, headers, lambda: time.perf_counter() - start)
+        sent = await send(target, arrival, timeout, headers, lambda: time.perf_counter() - start)
         done(1)
         return sent
 
     return await asyncio.gather(*(one(arrival) for arrival in arrivals))
 
 
-async def _send(
-    target: Target, arrival: Arrival, timeout: float, headers: dict[str, str] | None, now: Callable[[], float]
+async def send(
+    target: Target,
+    arrival: Arrival,
+    timeout: float,
+    headers: dict[str, str] | None,
+    now: Callable[[], float],
+    sent: Sent | None = None,
 ) -> Sent:
-    sent = Sent(arrival.at)
+    """Send one request now, by the clock `now` in seconds, and read its answer to the end; errors are told in `sent`,
+    which grows meanwhile."""
+    sent = sent or Sent(arrival.at)
 
     async def exchange() -> None:
         async with request(target, "POST", "/v1/chat/completions", arrival.body, headers) as answer:
@@ -164,7 +174,7 @@ async def _read(answer: Answer, sent: Sent, now: Callable[[], float]) -> None:
             event = json.loads(data)
             if "error" in event:
                 raise BadAnswer(f"an error in the stream: {event['error']}"[:200])
-            said = any(choice["delta"].get("content") for choice in event["choices"])
+            said = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
             usage = event.get("usage")
             if usage:
                 sent.prompt_tokens, sent.completion_tokens = usage["prompt_tokens"], usage["completion_tokens"]
@@ -175,6 +185,8 @@ async def _read(answer: Answer, sent: Sent, now: Callable[[], float]) -> None:
             sent.last = now()
             sent.first = sent.last if sent.first is None else sent.first
             sent.pieces += 1
+            sent.text += said
+            sent.times.append(sent.last)
     raise BadAnswer("the stream ended without [DONE]")
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # not all who have errors to tell have HTTP
     from starlette.responses import Response
 
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}  # else by the first digit
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 CLOSE = {"connection": "close"}  # where the rest of the request is not read
 
 
@@ -82,9 +83,7 @@ def _of_router(request: Request, error: HTTPException) -> Refusal:
 
 def json_bytes(value: Any) -> bytes:
     """JSON in UTF-8; half a surrogate pair, which has no UTF-8, stays the escape that JSON has for it."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
-        "utf-8", "backslashreplace"
-    )
+    return ENCODER.encode(value).encode("utf-8", "backslashreplace")
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

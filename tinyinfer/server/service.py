@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..answer import Piece
 from ..engine import Engine
 from ..engine.request import Event, Request
+from ..engine.runner import Inbox
 from ..errors import BadRequest, QueueFull
 from .asked import Asked
 from .errors import Refusal
@@ -109,21 +110,16 @@ class Service:
         However the block is left, nothing of them runs on. Raises `Refusal` with status 429 where too many wait, and
         what ends an answer otherwise.
         """
-        loop, queue = asyncio.get_running_loop(), asyncio.Queue()
-        runner = self.ready().runner
-
-        def listener(event: Event) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, event)
-
+        inbox, runner = Inbox(), self.ready().runner
         firsts, count = {}, 0  # of each request the number of its first answer; of all answers how many
         for request in requests:
             firsts[request.id], count = count, count + request.num_answers
         try:
-            runner.submit_all(listener, requests)
+            runner.submit_all(inbox, requests)
         except QueueFull as error:
             raise Refusal(429, str(error), code="queue_full", headers={"retry-after": self._retry_after()}) from None
         try:
-            yield _pieces(queue, firsts, count)
+            yield _pieces(inbox.queue, firsts, count)
         finally:
             for request in requests:
                 runner.cancel(request.id)
@@ -139,5 +135,6 @@ async def _pieces(queue: asyncio.Queue[Event], firsts: dict[int, int], count: in
         if event.error:
             raise event.error
         count -= event.piece.completion is not None
-        await asyncio.sleep(0)  # where many have come, others get their turn, and a reader that is gone is noticed
+        if not queue.empty():
+            await asyncio.sleep(0)  # where many have come, others get their turn, and a reader that is gone is noticed
         yield firsts[event.id] + event.index, event.piece

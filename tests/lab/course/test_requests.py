@@ -93,6 +93,27 @@ def test_the_engine_runs_all_of_it_both_ways(setting: Setting, monkeypatch: pyte
     assert min(other.done) > 0
 
 
+def test_other_numbers_of_slots_and_what_the_engine_adds(setting: Setting, monkeypatch: pytest.MonkeyPatch):
+    slots = []
+
+    class Watched(Engine):
+        def __init__(self, llm, **how):
+            super().__init__(llm, **how)
+            slots.append(how["slots"])
+
+    monkeypatch.setattr(scheduling, "Engine", Watched)
+    monkeypatch.setattr(scheduling, "LONGEST", 6)
+    eight = scheduling.Served([0.0] * scheduling.REQUESTS, [2.0] * scheduling.REQUESTS)
+    rows = scheduling._by_slots(setting, eight).rows
+    assert [row[0] for row in rows] == [1, 8, 16]
+    assert rows[0][2] == 1
+    assert (rows[1][1], rows[1][3]) == (sum(workload.answer_lengths()) / 2, 2)
+    assert slots == [1, 16]
+    (_, alone, one), (_, by_engine, times) = scheduling._overhead(setting).rows
+    assert (one, times) == (1, pytest.approx(by_engine / alone))
+    assert set(slots[2:]) == {1}
+
+
 def test_requests_that_come_later_are_waited_for(setting: Setting):
     came = [0.0] * 40 + [0.05] * 24
     for served in scheduling.run_both(setting, came):

@@ -1,4 +1,10 @@
-"""Who shares a step: batches that wait for their longest answer, or requests that join and leave at every step."""
+"""Who shares a step: batches that wait for their longest answer, or requests that join and leave at every step.
+
+What is compared. Requests come all at once, or by chance (a Poisson process) at a share of what continuous batching can
+just serve. A static engine takes those who wait when it is free, SLOTS at most, runs all of them to the longest answer,
+as padding does, and gives them their answers when the batch ends; a continuous one gives each its answer when that is
+done. Latency runs from when a request comes to when it has its whole answer, so waiting for a turn counts.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...cached_sequence import CachedSequence
 from ...engine import Engine
 from ...llm import LLM
 from ..bench import Decode, Prefill
-from ..timing import in_turn
+from ..timing import in_turn, seconds
 from .finding import Drawing, Finding, Table
 from .setting import Setting
 from .workload import LONGEST, REQUESTS, answer_lengths, prompt_lengths, random_ids
@@ -20,6 +27,8 @@ SLOTS = 8
 DEPTH = 32  # tokens before a step whose time is measured: about the middle of a short answer
 ADDED = (0.02, 0.1, 0.3, 0.7)  # to the time of a step by each further sequence
 LOADS = (0.3, 0.7, 0.9)  # of what continuous batching can just serve
+REALLY = LOADS[1:]  # those that the engine runs too, where there is time
+WIDER = 16  # slots, to compare
 COURSE_THROUGHPUT, COURSE_LATENCY = 1.6, 10  # the second is "over"
 
 
@@ -56,14 +65,14 @@ def measure(setting: Setting) -> Finding:
     arrivals = arrivals_for(costs)
     simulated = [(name, *both(came, costs)) for name, came in arrivals.items()]
     really = [("all at once", *run_both(setting, [0.0] * REQUESTS))]
-    if setting.full:
-        name, came = list(arrivals.items())[-1]
+    for name, came in list(arrivals.items())[-len(REALLY) :] if setting.full else ():
         really.append((name, *run_both(setting, came)))
     others = _by_step()
     return Finding(
         [
             _table("simulated from the time of steps", simulated),
             _table("run by the engine", really),
+            *([_by_slots(setting, really[0][2]), _overhead(setting)] if setting.full else ()),
             others,
             _against_course(simulated, really),
         ],
@@ -185,9 +194,9 @@ def run_both(setting: Setting, came: Sequence[float]) -> tuple[Served, Served]:
     return served[0], served[1]
 
 
-def run_continuous(llm: LLM, prompts: Sequence[list[int]], came: Sequence[float]) -> Served:
+def run_continuous(llm: LLM, prompts: Sequence[list[int]], came: Sequence[float], slots: int = SLOTS) -> Served:
     """One engine, to which requests are added when they come."""
-    engine, lengths = Engine(llm, slots=SLOTS, prefix_cache=False), answer_lengths()
+    engine, lengths = Engine(llm, slots=slots, prefix_cache=False), answer_lengths()
     done, numbers, begun = [0.0] * REQUESTS, {}, time.perf_counter()
     while len(numbers) < REQUESTS or engine.busy:
         now = time.perf_counter() - begun
@@ -242,6 +251,42 @@ def _table(title: str, found: Found) -> Table:
         "continuous", "times as long",
     )  # fmt: skip
     return Table(title, columns, rows)
+
+
+def _by_slots(setting: Setting, eight: Served) -> Table:
+    """One after another, and more at once; all requests are there from the beginning."""
+    prompts, at_once = [random_ids(setting, length) for length in prompt_lengths()], [0.0] * REQUESTS
+    setting.say("the engine, other numbers of slots")
+    one, wide = (run_continuous(setting.llm, prompts, at_once, slots) for slots in (1, WIDER))
+    rows = [
+        (slots, served.tokens_per_second, max(one.done) / max(served.done), served.latency)
+        for slots, served in ((1, one), (SLOTS, eight), (WIDER, wide))
+    ]
+    return Table("continuous, all at once", ("slots", "tokens a second", "times that of one", "mean latency, s"), rows)
+
+
+def _overhead(setting: Setting) -> Table:
+    """What the engine adds to forward passes and nothing else, for one request; by turns, since it is little."""
+    llm, prompt, steps = setting.llm, random_ids(setting, DEPTH, LONGEST), LONGEST - 1
+    setting.say("one request, by the engine and without")
+
+    def engine() -> float:
+        served = Engine(llm, slots=1, prefix_cache=False)
+        _add(served, prompt, LONGEST)
+        served.step_now(in_no_hurry=True)  # the prompt, and the first token
+        return seconds(lambda: [served.step_now(in_no_hurry=True) for _ in range(steps)]) / steps
+
+    def bare() -> float:
+        held = CachedSequence(llm.model)
+        ids = [int(held.prefill(prompt)[0].argmax())]
+        return seconds(lambda: [ids.append(int(held.step(ids[-1]).argmax())) for _ in range(steps)]) / steps
+
+    by_engine, alone = (samples.median for samples in in_turn([engine, bare], 5))
+    columns = ("one request", "milliseconds a token", "times the bare loop's")
+    return Table("what the engine adds", columns, [
+        ("forward passes and the likeliest token", 1000 * alone, 1.0),
+        ("the engine", 1000 * by_engine, by_engine / alone),
+    ])  # fmt: skip
 
 
 def _by_step() -> Table:
