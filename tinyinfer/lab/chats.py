@@ -2,7 +2,8 @@
 
 Closed loop: who has an answer asks the next question at once. All chats have a system message in common, each has its
 own questions, and each turn brings all that was said before, so a server that keeps what it has read has little to
-read again. Every answer has the same number of tokens, on any server that takes `ignore_eos`.
+read again. Every answer has the same number of tokens, on any server that takes `ignore_eos`, or `min_tokens`: an end
+that is said and not shown would make the next turn's prompt another one than what was computed.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ async def converse(target: Target, model: str, talk: Talk, seed: int, system_see
         for question in asked:
             messages.append({"role": "user", "content": question})
             body = {
-                "model": model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0, "ignore_eos": True,
+                "model": model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0,
+                "ignore_eos": True, "min_tokens": talk.tokens,
                 "stream": True, "stream_options": {"include_usage": True},
             }  # fmt: skip
             now = time.perf_counter() - start
