@@ -65,3 +65,13 @@ def test_answers_that_grow_slower_while_a_long_prompt_runs_do_not_starve_it():
     assert given[-100:].count(0) in range(100 // (LONGEST_RUN + 1), 100 // LONGEST_RUN + 1)
     # 16 milliseconds more than 20 are allowed; what is known of the 20 lags behind
     assert 10 <= max(given[-100:]) <= 16
+
+
+def test_a_prompt_is_left_out_of_no_two_steps_in_a_row():
+    pace = Pace(1.8)
+    pace.note(1, 0, 0.010)
+    for _ in range(LONGEST_RUN):
+        assert pace.prompt_tokens(1, 500) > 0
+        pace.note(1, 8, 0.011)
+    assert pace.prompt_tokens(1, 500) == 0
+    assert pace.prompt_tokens(1, 500) > 0  # though nobody said what that step took

@@ -33,6 +33,7 @@ class Pace:
         if not decoding:
             return most
         if self._run >= LONGEST_RUN:
+            self._run = 0  # whatever becomes of that step: no prompt waits for another
             return 0
         decode = self._decode_seconds(decoding)
         if decode is None or not self._token:
