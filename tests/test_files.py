@@ -127,3 +127,16 @@ def test_removing(tmp_path: Path):
     assert content(tmp_path / "folder") == "x"
     remove(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_can_not_be_made_is_named_as_it_was_asked_for(tmp_path: Path):
+    target = tmp_path / "target"
+    with pytest.raises(FileNotFoundError) as caught, replaced_when_done(target) as temporary:
+        temporary.open()
+    assert caught.value.filename == str(target)
+
+
+def test_other_errors_keep_their_names(tmp_path: Path):
+    with pytest.raises(FileNotFoundError) as caught, replaced_when_done(tmp_path / "target"):
+        (tmp_path / "other").read_text()
+    assert Path(caught.value.filename) == tmp_path / "other"

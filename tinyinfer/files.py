@@ -27,7 +27,7 @@ def replaced_when_done(path: str | os.PathLike) -> Iterator[Path]:
     """Give a temporary name beside `path`, file or folder; rename it to `path` on success, remove it on any failure.
 
     A folder that already stands at `path` is replaced by a folder only; it is moved aside first and removed last.
-    A process that is killed leaves the temporary: see `held` and `remove_stale`.
+    A process that is killed leaves the temporary: see `held` and `remove_stale`. An `OSError` names `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +38,10 @@ def replaced_when_done(path: str | os.PathLike) -> Iterator[Path]:
             _swap(temporary, path)
         else:
             temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None and os.fspath(error.filename) == str(temporary):
+            error.filename = str(path)  # the name that was asked for, not one that nobody has seen
+        raise
     finally:
         remove(temporary)
 
