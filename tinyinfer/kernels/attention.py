@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .jit import inlined, jit
+from .jit import inlined, jit, spliced
 from .mixes import room_for
 from .pieces import exp, fill
 from .scores import score
@@ -37,7 +37,7 @@ LOWEST = f32(-3.4e38)  # below any score; minus infinity less itself would be Na
 SPAN = 128  # positions, in whole blocks, whose scores become shares in one go
 
 
-@jit
+@spliced
 def attend(
     queries, share, keys, key_scales, values, value_scales, mix, blocks, first_block, start, begin, end, window, cap,
     slopes, sinks, states,

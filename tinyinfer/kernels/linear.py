@@ -12,7 +12,7 @@ from .floats import matmul_floats
 from .int4 import matmul_int4
 from .int5 import matmul_int5
 from .int8 import matmul_int8
-from .jit import Code, inlined
+from .jit import Code, inlined, spliced
 from .memory import float32_at, int8_at, int16_at, uint8_at, uint16_at
 from .nf4 import matmul_nf4
 from .pieces import add
@@ -43,7 +43,7 @@ def _out(op, step, begin, end):
     return result, accumulate != 0 or bias != 0
 
 
-@inlined
+@spliced
 def _times_floats(op, step, piece, weight, size):
     begin, end = _span(op, piece)
     out, accumulate = _out(op, step, begin, end)
@@ -132,7 +132,7 @@ def half_minimums(op):
     return carray(int16_at(op[FIELDS + 12]), (_blocks(op) if op[FIELDS + 12] else 0, op[FIELDS + 13], 8))
 
 
-@inlined
+@spliced
 def _times_steps(op, step, piece, matmul, weight_codes):
     begin, end = _span(op, piece)
     out, accumulate = _out(op, step, begin, end)
@@ -157,7 +157,7 @@ def linear_int5(op, numbers, step, piece):
     _times_steps(op, step_at(step), piece, matmul_int5, fives(op))
 
 
-@inlined
+@spliced
 def _times_int8(op, step, piece, weight_scales):
     begin, end = _span(op, piece)
     out, accumulate = _out(op, step, begin, end)
@@ -180,7 +180,7 @@ def linear_int8_row(op, numbers, step, piece):
     _times_int8(op, step_at(step), piece, float_scales(op))
 
 
-@inlined
+@spliced
 def _times_nf4(op, step, piece, weight_scales):
     begin, end = _span(op, piece)
     out, accumulate = _out(op, step, begin, end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from numba import types
 
 from .cached import codes_from
-from .jit import inlined
+from .jit import inlined, spliced
 from .simd import (
     broadcast_float,
     load_float,
@@ -27,7 +27,7 @@ from .together import FOUR, LANES, THREE, load_wide, rows_of
 f32 = types.float32
 
 
-@inlined
+@spliced
 def mix_numbers(shares, column, part, values, block, ahead, states, first, count, room):
     """states[first : first + count, :D] += shares[:count, column:] . values[block], for a part of the block.
 
@@ -109,7 +109,7 @@ def room_for(dim, size):
     return size * codes_from(dim) // 2 + 8
 
 
-@inlined
+@spliced
 def mix_nibbles(shares, column, part, values, block, ahead, states, first, count, room):
     """`mix_numbers` of values of 4 bits, uint8 [all blocks, B, bytes of a value]."""
     low, high = part

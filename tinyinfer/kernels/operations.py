@@ -24,7 +24,7 @@ from .cached import (
     put_int4,
     put_int8,
 )
-from .jit import Code, inlined
+from .jit import Code, inlined, spliced
 from .memory import call_at, float32_at, int8_at, int64_at
 from .mixes import mix_nibbles, mix_numbers
 from .quantize import quantize_group
@@ -145,7 +145,7 @@ def _turn(op, step, row, norm, eps, head):
         pieces.rotate(head, cos, sin)
 
 
-@inlined
+@spliced
 def _store(op, numbers, step, piece, cache_of, put_key, put_value):
     """A row's key and value of one head, the key normalised and turned, for a chunk that looks at them."""
     num_heads, kv_heads, dim = op[FIELDS + 1 : FIELDS + 4]
@@ -170,7 +170,7 @@ def _store(op, numbers, step, piece, cache_of, put_key, put_value):
         value_scales[block, place] = value_scale
 
 
-@inlined
+@spliced
 def _attend(op_address, numbers, step_address, piece, cache_of, mix):
     """A few queries of one chunk, of the heads of one key-value head, look at one stretch of the past."""
     op, step = row_at(op_address), step_at(step_address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import types
 
-from .jit import inlined
+from .jit import inlined, spliced
 from .simd import (
     broadcast_float,
     load_float,
@@ -21,7 +21,7 @@ from .together import FOUR, LANES, THREE, load_wide, rows_of
 f32 = types.float32
 
 
-@inlined
+@spliced
 def score(queries, first, count, keys, block, ahead, scores, column):
     """scores[:count, column : column + B] = queries[first : first + count] . keys[block], rows of D and [D, B].
 
