@@ -25,6 +25,7 @@ from .workload import LONGEST, REQUESTS, answer_lengths, prompt_lengths, random_
 
 SLOTS = 8
 DEPTH = 32  # tokens before a step whose time is measured: about the middle of a short answer
+SIZES = (1, 2, 4, 8)  # sequences in a step that is timed; all there are where there is time
 ADDED = (0.02, 0.1, 0.3, 0.7)  # to the time of a step by each further sequence
 LOADS = (0.3, 0.7, 0.9)  # of what continuous batching can just serve
 REALLY = LOADS[1:]  # those that the engine runs too, where there is time
@@ -174,13 +175,16 @@ def continuous(came: Sequence[float], costs: Costs) -> Served:
 
 
 def measured_costs(setting: Setting) -> Costs:
-    """By the forward passes that `tinyinfer bench` times."""
+    """By the forward passes that `tinyinfer bench` times; on a straight line between sizes that are not timed."""
     random_ids(setting, 40, LONGEST)  # says so where the context is too short
     model = setting.llm.model
     prompt = Prefill(model, DEPTH)
-    steps = [Decode(model, DEPTH, size) for size in range(1, SLOTS + 1)]
+    all_sizes = range(1, SLOTS + 1)
+    sizes = all_sizes if setting.full else SIZES
+    steps = [Decode(model, DEPTH, size) for size in sizes]
     speed, *speeds = in_turn([prompt.rate, *(step.rate for step in steps)], 5 if setting.full else 2)
-    return Costs([size / one.median for size, one in enumerate(speeds, 1)], 1 / speed.median)
+    took = [size / one.median for size, one in zip(sizes, speeds, strict=True)]
+    return Costs(np.interp(all_sizes, sizes, took).tolist(), 1 / speed.median)
 
 
 def run_both(setting: Setting, came: Sequence[float]) -> tuple[Served, Served]:
