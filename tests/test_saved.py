@@ -227,6 +227,15 @@ def test_what_belongs_to_another_model_is_refused_by_name(plain: Random):
     assert again.cached_ids == SYSTEM
 
 
+def test_only_sessions_of_the_same_model_are_saved(plain: Random, tmp_path: Path):
+    other = LLM(plain.llm.checkpoint, kv_dtype="int8")
+    for wrong, found in ((other.session(), "one of another"), (None, "NoneType"), ("cache.safetensors", "str")):
+        for save in (plain.llm.export_cache, lambda session: plain.llm.save_cache(session, tmp_path / "cache")):
+            with pytest.raises(BadRequest, match=f"session of this model, found {found}"):
+                save(wrong)
+    assert not list(tmp_path.iterdir())
+
+
 def test_quantizing_makes_another_model():
     with pytest.raises(BadRequest, match="another model"):
         tinyinfer.load(GOLDEN / "llama", quantize="int4").import_cache(saved_by(tinyinfer.load(GOLDEN / "llama")))

@@ -166,8 +166,12 @@ class LLM(Asking):
         return Session(self)
 
     def save_cache(self, session: Session, file: str | os.PathLike) -> None:
-        """Write what a session holds to a file, for `load_cache`; an older file there is replaced when it is whole."""
-        write_cache(session._held, self._cache_key(session._held.adapters), self.path.name, file)
+        """Write what a session holds to a file, for `load_cache`; an older file there is replaced when it is whole.
+
+        Raises `BadRequest` for a session that is not one of this model's own.
+        """
+        held = self._held(session)
+        write_cache(held, self._cache_key(held.adapters), self.path.name, file)
 
     def load_cache(self, file: str | os.PathLike, adapters: Wish = None) -> Session:
         """A session that holds what one held when it was saved, maybe by another process.
@@ -180,7 +184,8 @@ class LLM(Asking):
 
     def export_cache(self, session: Session) -> bytes:
         """What `save_cache` writes, as bytes: for another process to `import_cache`."""
-        return bytes_of(session._held, self._cache_key(session._held.adapters), self.path.name)
+        held = self._held(session)
+        return bytes_of(held, self._cache_key(held.adapters), self.path.name)
 
     def import_cache(self, content: bytes, adapters: Wish = None) -> Session:
         """A session that holds what `export_cache` was given; raises as `load_cache`."""
@@ -374,6 +379,13 @@ class LLM(Asking):
         answer = self.new_answer(prompt, params, graphemes=graphemes)
         drafts = drafter is not None and not answer.rolling
         return generate(held, answer, adapters, Speculation(drafter, answer, self.stop_ids) if drafts else None)
+
+    def _held(self, session: Session) -> CachedSequence:
+        """What a session holds. Raises `BadRequest` where another model made it: its key would be wrong."""
+        if not isinstance(session, Session) or session.llm is not self:
+            found = "one of another" if isinstance(session, Session) else type(session).__name__
+            raise BadRequest(f"what is saved should be a session of this model, found {found}", "session")
+        return session._held
 
     def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
         chosen, session = self.adapters.chosen(adapters), self.session()
