@@ -135,7 +135,7 @@ def test_stopping(page: Any):
         assert page.locator(".assistant .foot p").inner_text().endswith("stopped")
         assert page.get_by_role("status").inner_text() == "Stopped."
         page.get_by_role("button", name="Ask for another answer").click()
-        wait_for(lambda: long.service.engine.load.running)
+        wait_for(lambda: long.engine.load.running)
         page.get_by_role("button", name="Stop", exact=True).click()
         done(page)
         wait_for(lambda: long.at_rest)
