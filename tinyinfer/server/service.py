@@ -117,7 +117,7 @@ class Service:
                 await self._make_room(model)
                 await model.load(self._turns)
             except Exception as error:
-                if not isinstance(error, Refusal):
+                if self._started and not isinstance(error, Refusal):
                     LOG.warning("the model %s could not be loaded: %s: %s", model.name, type(error).__name__, error)
                 return error
             self._started = True
