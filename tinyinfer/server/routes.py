@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -143,11 +143,18 @@ class Answering(Response):
     """An answer of a model's engine, whole or streamed, for as long as somebody reads it."""
 
     def __init__(
-        self, service: Service, model: ServedModel, asked: Asked, shape: Callable[[list[EngineRequest]], Shape]
+        self,
+        service: Service,
+        model: ServedModel,
+        asked: Asked,
+        shape: Callable[[list[EngineRequest]], Shape],
+        names: Mapping[str, str] | None = None,
     ):
-        """`shape` is called with what the engine is to run, when the model is there."""
+        """`shape` is called with what the engine is to run, when the model is there; `names` say what parameters that
+        errors name are called here, where that is something else."""
         self.background, self.status_code = None, 200
         self._service, self._model, self._asked, self._shape_of = service, model, asked, shape
+        self._names = dict(names or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it. Raises as `Service.using` and `ServedModel` do, where nothing was sent yet."""
@@ -155,7 +162,8 @@ class Answering(Response):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._service.using(self._model):
-            requests = await self._model.prepared(self._asked)
+            with named(self._names):
+                requests = await self._model.prepared(self._asked)
             self._shape = self._shape_of(requests)
             async with self._model.running(requests) as pieces:
                 await (self._stream(pieces, send) if self._asked.stream else self._whole(pieces, scope, receive, send))
@@ -166,21 +174,24 @@ class Answering(Response):
         done = {}
         async for index, piece in pieces:
             self._note(done, index, piece)
+            self._shape.take(index, piece)
         await json_response(self._shape.whole(_in_order(done)))(scope, receive, send)
 
     async def _stream(self, pieces: AsyncIterator[tuple[int, Piece]], send: Send) -> None:
         await events.begin(send)
-        done = {}
+        done, shape = {}, self._shape
         try:
+            for event in shape.opening():
+                await events.send_json(send, event)
             async for index, piece in pieces:
                 self._note(done, index, piece)
-                for chunk in self._shape.chunks(index, piece):
-                    await events.send_json(send, chunk)
-            if last := self._shape.usage_chunk(_in_order(done)):
-                await events.send_json(send, last)
-            await events.end(send)
+                for event in shape.chunks(index, piece):
+                    await events.send_json(send, event)
+            for event in shape.closing(_in_order(done)):
+                await events.send_json(send, event)
+            await events.end(send, shape.mark)
         except Exception as error:
-            await events.end_with(send, refusal_of(error))
+            await events.send_json(send, shape.failed(refusal_of(error)), more=False)
 
     def _note(self, done: dict[int, Completion], index: int, piece: Piece) -> None:
         if piece.completion:
