@@ -9,6 +9,7 @@
     service.py    all models by name: which is there, and which makes room; loading, ready, draining
     body.py       a request's body within its limits, as strict JSON
     routes.py     one function for each route; embeddings.py one more
+    responses.py  /v1/responses, as a chat; items.py its input, response_shape.py what comes out, store.py what is kept
     events.py     server-sent events
     guard.py      what stands before every route: key, host, time, the count of what was answered
     metrics.py    /metrics
