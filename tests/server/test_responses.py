@@ -12,13 +12,9 @@ import pydantic
 import pytest
 
 from tests.server.served import HELLO, Served, chain_llm, served, wait_for
-from tests.server.test_http import error_of, request, status_of
 from tests.server.test_models import BYE, Shelf, serving
 from tests.test_tools import CALL, HERMES, THINKS, saying
 from tinyinfer.llm import LLM
-from tinyinfer.server.errors import Refusal
-from tinyinfer.server.items import messages_of, read_input
-from tinyinfer.server.store import Store
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}
@@ -179,39 +175,6 @@ def test_an_answer_as_an_object():
 # ---- conversations
 
 
-def test_items_become_messages():
-    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}', "id": "fc_1"}
-    items = read_input(
-        [
-            {"role": "developer", "content": "Be brief"},
-            {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
-            {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-            {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
-             "content": [{"type": "output_text", "text": "Wait", "annotations": []}]},
-            call, call | {"call_id": "c2"},
-            {"type": "function_call_output", "call_id": "c2", "output": "2"},
-            {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "1"}]},
-            {"role": "assistant", "content": "So"}, {"role": "assistant", "content": "it is"},
-            call | {"call_id": "c3"}, {"type": "reasoning", "summary": [], "content": None}, call | {"call_id": "c4"},
-        ]
-    )  # fmt: skip
-
-    def made(id: str) -> dict[str, Any]:
-        return {"id": id, "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-
-    part = {"type": "text"}
-    assert messages_of(items) == [
-        {"role": "system", "content": "Be brief"},
-        {"role": "user", "content": [part | {"text": "a"}, part | {"text": "b"}]},
-        {"role": "assistant", "reasoning_content": "hm", "content": [part | {"text": "Wait"}],
-         "tool_calls": [made("c1"), made("c2")]},
-        {"role": "tool", "content": "2", "tool_call_id": "c2", "name": "f"},
-        {"role": "tool", "content": [part | {"text": "1"}], "tool_call_id": "c1", "name": "f"},
-        {"role": "assistant", "content": "So"}, {"role": "assistant", "content": "it is", "tool_calls": [made("c3")]},
-        {"role": "assistant", "reasoning_content": "", "tool_calls": [made("c4")]},
-    ]  # fmt: skip
-
-
 def prompt_tokens(llm: LLM, *messages: tuple[str, str]) -> int:
     return len(llm.chat_ids([{"role": role, "content": content} for role, content in messages]))
 
@@ -255,22 +218,6 @@ def test_what_is_kept_and_what_is_not(server: Served):
     found = server.http.delete(f"{server.url}{PATH}/{streamed.id}")
     assert found.json() == {"id": streamed.id, "object": "response", "deleted": True}
     assert server.get(f"{PATH}/{passing.id}?stream=true").json()["error"]["param"] == "stream"
-
-
-def test_the_store_is_bounded():
-    store = Store(most_bytes=1000)
-    for number in range(20):
-        store.keep({"id": f"r{number}", "text": "x" * 80}, [{"type": "message"}])
-        store.get("r0")  # whoever is looked at stays
-    assert 5 < len(store) < 12
-    store.get("r0"), store.get("r19")
-    with pytest.raises(Refusal):
-        store.get("r10")
-    for id in list(store._kept):
-        store.delete(id)
-    assert (len(store), store._nbytes) == (0, 0)
-    store.keep({"id": "large", "text": "x" * 1000}, [])
-    assert (len(store), store._nbytes) == (0, 0)
 
 
 # ---- calls and reasoning
@@ -360,85 +307,6 @@ def test_one_of_several_models():
 
 
 # ---- what goes wrong
-
-
-def part(**what: Any) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": [what]}]
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "input"), ({"input": []}, "input"), ({"input": 4}, "input"), ({"input": [4]}, "input"),
-        ({"input": [{"role": "nobody", "content": "x"}]}, "input"), ({"input": [{"role": "user"}]}, "input"),
-        ({"input": part(type="input_image", image_url="x")}, "input"), ({"input": part(type="input_text")}, "input"),
-        ({"input": part(type="output_text", text="x")}, "input"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
-        ({"input": [{"type": "web_search_call"}]}, "input"), ({"input": [{"type": ["message"]}]}, "input"),
-        ({"input": [{"role": "user", "content": "x", "phase": "commentary"}]}, "input"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input"),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input"),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "no JSON"}]}, "input"),
-        ({"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}]}, "input"),
-        ({"input": "x" * 1000}, "input"), ({"input": "forbidden", "instructions": "forbidden"}, "input"),
-        ({"input": "x", "instructions": ["y"]}, "instructions"), ({"input": "x", "store": "yes"}, "store"),
-        ({"input": "x", "previous_response_id": 4}, "previous_response_id"),
-        ({"input": "x", "text": "json"}, "text"), ({"input": "x", "text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"input": "x", "text": {"form": 1}}, "text"), ({"input": "x", "text": {"format": "json"}}, "text.format"),
-        ({"input": "x", "text": {"format": {"type": "xml"}}}, "text.format"),
-        ({"input": "x", "text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format"),
-        ({"input": "x", "text": {"format": {"type": "json_schema", "name": "a", "schema": 5}}}, "text.format"),
-        ({"input": "x", "tools": "f"}, "tools"), ({"input": "x", "tools": [{"type": "web_search"}]}, "tools"),
-        ({"input": "x", "tools": [{"type": "function"}]}, "tools"), ({"input": "x", "tools": [4]}, "tools"),
-        ({"input": "x", "tool_choice": "required"}, "tool_choice"),
-        ({"input": "x", "tool_choice": {"type": "function", "name": "g"}, "tools": [TOOL]}, "tool_choice"),
-        ({"input": "x", "max_output_tokens": -1}, "max_output_tokens"),
-        ({"input": "x", "max_output_tokens": "9"}, "max_output_tokens"), ({"input": "x", "top_p": 2}, "top_p"),
-        ({"input": "x", "temperature": -1}, "temperature"),
-        ({"input": "x", "include": ["file_search_call.results"]}, "include"),
-        ({"input": "x", "include": "all"}, "include"), ({"input": "x", "top_logprobs": 3}, "top_logprobs"),
-        ({"input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 30}, "top_logprobs"),
-        ({"input": "x", "reasoning": {"effort": "high"}}, "reasoning"),
-        ({"input": "x", "background": True}, "background"),
-        ({"input": "x", "truncation": "auto"}, "truncation"), ({"input": "x", "metadata": {"a": 1}}, "metadata"),
-        ({"input": "x", "stream_options": {"include_usage": True}}, "stream_options"),
-        ({"input": "x", "stream": 1}, "stream"), ({"input": "x", "service_tier": "flex"}, "service_tier"),
-        ({"input": "x", "parallel_tool_calls": False}, "parallel_tool_calls"),
-        *(({"input": "x", name: value}, name) for name, value in (
-            ("messages", []), ("max_tokens", 4), ("max_completion_tokens", 4), ("n", 1), ("logprobs", True),
-            ("response_format", {"type": "text"}), ("best_of", 1), ("suffix", ""), ("conversation", "c"),
-            ("prompt", {"id": "p"}), ("max_tool_calls", 1), ("moderation", {}), ("echo", True), ("nonsense", 1),
-            ("nonsense", None), ("max_tokens", None),
-        )),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_is_refused_by_name(server: Served, body: dict[str, Any], param: str):
-    error = server.refused(PATH, body)
-    assert (error["param"], error["type"]) == (param, "invalid_request_error")
-    assert not error["message"].startswith(("messages", "response_format", "max_tokens", "prompt "))  # a chat's names
-
-
-def test_fields_that_say_what_is_done_anyway(server: Served):
-    body = {
-        "input": "x", "background": False, "truncation": "disabled", "reasoning": {"effort": None}, "user": "me",
-        "stream_options": {"include_obfuscation": False}, "parallel_tool_calls": True, "service_tier": "auto",
-        "top_logprobs": 0, "include": [], "text": {"verbosity": "medium"}, "instructions": None, "metadata": {},
-        "previous_response_id": None, "max_output_tokens": None, "prompt_cache_key": "k", "tools": [],
-    }  # fmt: skip
-    found = server.post(PATH, body).json()
-    assert found["output"][0]["content"][0]["text"] == HELLO
-
-
-def test_bad_requests_byte_by_byte(server: Served):
-    for body in (b"", b"{", b"[]", b'{"input": NaN}', b'{"input": "x", "input": "y"}', b'{"input": "\xff"}'):
-        answer = server.raw(request(body, path=PATH))
-        assert status_of(answer) == 400, body
-    answer = server.raw(request(b'{"input": "\\ud800"}', path=PATH))
-    assert (status_of(answer), error_of(answer)["param"]) == (400, "input")
-    assert status_of(server.raw(request(b'{"input": "x"}', path=PATH))) == 200
-    assert server.get(PATH).status_code == 405
-    assert server.http.put(f"{server.url}{PATH}/x").status_code == 405
 
 
 def test_a_stream_that_cannot_go_on_says_so():
