@@ -178,6 +178,20 @@ def test_while_the_model_is_loaded_and_after_it_failed():
     assert [str(error) for error in failures] == ["no model today"]
 
 
+def test_an_end_before_the_model_is_there():
+    loaded = threading.Event()
+    service = Service([ServedModel("chain", lambda: loaded.wait(60))])
+    server, ended = Server(create_app(service)), []
+    bound = listen("127.0.0.1", 0)
+    thread = threading.Thread(target=lambda: ended.append(server.serve_on(bound)))
+    thread.start()
+    wait_for(lambda: server.started)
+    server.drain()
+    thread.join(20)
+    loaded.set()
+    assert ended == [None]  # without an error
+
+
 def test_what_runs_is_finished_and_no_more_is_begun():
     server = Served(chain_llm(context=3000))
     found: list[str] = []

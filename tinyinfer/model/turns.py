@@ -22,7 +22,7 @@ class _Share:
     left: float | None = None  # when its last turn ended
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Place:
     """In the line of those that wait: what its share had used by then, and when it came."""
 
@@ -59,28 +59,31 @@ class Turns:
     @contextmanager
     def turn(self, who: object) -> Iterator[None]:
         """Wait until it is the turn of `who`, which may be several threads, and keep others waiting in the block."""
-        with self._changed:
-            share = self._shares.setdefault(who, _Share())
-            share.used = max(share.used, self._time)
-            place = _Place(share.used, next(self._arrivals), share)
-        try:  # from here on, whatever interrupts it, the place is given up
+        place = None
+        try:
             with self._changed:
+                place = self._place_of(who)
                 self._waiting.append(place)
                 while not self._may_begin(place):
                     self._changed.wait(self._grace if self._is_next(place) else None)
                 self._waiting.remove(place)
-                self._turn, self._time = place, share.used
+                self._turn, self._time = place, place.used
             start = self._clock()
             yield
-            share.used += max(self._clock() - start, 0.0)
-        finally:
+            place.share.used += max(self._clock() - start, 0.0)
+        finally:  # whatever interrupts it, the place is given up
             with self._changed:
                 self._give_up(place)
 
-    def _give_up(self, place: _Place) -> None:
+    def _place_of(self, who: object) -> _Place:
+        share = self._shares.setdefault(who, _Share())
+        share.used = max(share.used, self._time)
+        return _Place(share.used, next(self._arrivals), share)
+
+    def _give_up(self, place: _Place | None) -> None:
         if place in self._waiting:
             self._waiting.remove(place)
-        if self._turn is place:
+        if place is not None and self._turn is place:
             self._turn, place.share.left = None, time.monotonic()
         self._changed.notify_all()
 

@@ -88,8 +88,9 @@ class Server(uvicorn.Server):
     async def _start(self) -> None:
         try:
             await self.service.start()
-        except Exception as error:  # `serve_on` raises it
-            self.failure, self.should_exit = error, True
+        except Exception as error:  # `serve_on` raises it, unless it came of the end
+            self.failure = None if self.service.draining else error
+            self.should_exit = True
 
 
 class Protocol(H11Protocol):
