@@ -113,7 +113,6 @@ class Service:
     async def _load(self, model: ServedModel) -> Exception | None:
         async with self._one_load:
             try:
-                await model.measure()
                 await self._make_room(model)
                 await model.load(self._turns)
             except Exception as error:
@@ -127,6 +126,7 @@ class Service:
     async def _make_room(self, model: ServedModel) -> None:
         if self._most_bytes is None:
             return
+        await model.measure()
         if model.bytes > self._most_bytes:
             takes = f"the model {model.name!r} takes {model.bytes:,} bytes with its keys and values"
             raise BadRequest(f"{takes}, more than the {self._most_bytes:,} for all models", "models_bytes")
