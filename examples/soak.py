@@ -26,7 +26,7 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -257,10 +257,14 @@ async def left_over(target: Target, server: int) -> dict[str, float]:
 
 
 async def _metrics(target: Target) -> dict[str, float]:
+    """Figures by name: those of all models together."""
     async with request(target, "GET", "/metrics") as answer:
         text = b"".join([part async for part in answer.parts()]).decode()
     lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
-    return {name: float(value) for name, _, value in lines}
+    found: dict[str, float] = defaultdict(float)
+    for name, _, value in lines:
+        found[name.partition("{")[0]] += float(value)
+    return found
 
 
 async def soak(target: Target, server: subprocess.Popen, minutes: float, seed: int) -> bool:

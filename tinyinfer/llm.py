@@ -78,6 +78,25 @@ def load(
     Raises `ModelNotFound` saying what to type where it is not there, `BadCheckpoint` and `UnsupportedModel` for what is
     wrong with its files, `BadRequest` for the other arguments.
     """
+    checkpoint = weights_as_asked(model, quantize, activations, method, calibration)
+    llm = LLM(checkpoint, context, kv_dtype=kv_dtype, threads=threads)
+    if lora is not None:
+        llm.adapters.load_usual(lora)
+    llm.drafter = llm.chosen_drafter(speculate)
+    return llm
+
+
+def weights_as_asked(
+    model: str | os.PathLike,
+    quantize: str | None = None,
+    activations: str | None = None,
+    method: str = "rtn",
+    calibration: str | None = None,
+) -> Checkpoint:
+    """The files of a model with its weights as `load` would have them, each made when it is asked for.
+
+    Arguments are those of `load`, and so is what is raised.
+    """
     if activations not in ("int8", "f32", None):
         raise BadRequest(f"activations should be 'int8' or 'f32', found {activations!r}", "activations")
     if activations == "int8" and not use_compiled():
@@ -94,12 +113,7 @@ def load(
         checkpoint, _ = calibrated(checkpoint, method, calibration, scheme=quantize)
     if quantize is not None:
         checkpoint = quantize_checkpoint(checkpoint, scheme=quantize)
-    checkpoint = dequantized(checkpoint) if activations == "f32" else checkpoint
-    llm = LLM(checkpoint, context, kv_dtype=kv_dtype, threads=threads)
-    if lora is not None:
-        llm.adapters.load_usual(lora)
-    llm.drafter = llm.chosen_drafter(speculate)
-    return llm
+    return dequantized(checkpoint) if activations == "f32" else checkpoint
 
 
 class LLM(Asking):

@@ -14,8 +14,9 @@ import httpx
 import openai
 
 from tests.chain_models import chain_checkpoint, say
+from tinyinfer.engine import Engine
 from tinyinfer.llm import LLM
-from tinyinfer.server import Service, Settings, create_app
+from tinyinfer.server import ServedModel, Service, Settings, create_app
 from tinyinfer.server.run import Server, listen
 
 # a chat ends in a newline, and so says this
@@ -29,18 +30,32 @@ def chain_llm(context: int = 512, **how: Any) -> LLM:
 
 
 class Served:
-    """A running server: its model, service and address."""
+    """A running server: its models, service and address. `llm` and `engine` are those of the first model."""
 
     def __init__(self, llm: LLM, settings: Settings | None = None, **engine: Any):
-        self.llm, self.service = llm, Service("chain", **engine)
+        self._begin(Service([ServedModel("chain", lambda: llm, **engine)]), settings)
+        self.llm = llm
+
+    def _begin(self, service: Service, settings: Settings | None) -> None:
+        self.service = service
         self.http = httpx.Client(timeout=30)
         self.bound = listen("127.0.0.1", 0)
         self.port = self.bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = Server(create_app(self.service, settings), lambda: llm, drain_seconds=20)
+        self.server = Server(create_app(self.service, settings), drain_seconds=20)
         self.thread = threading.Thread(target=self.server.serve_on, args=[self.bound], daemon=True)
         self.thread.start()
-        wait_for(lambda: self.service.engine)
+        wait_for(lambda: self.service.state == "ready")
+
+    @classmethod
+    def of(cls, service: Service, settings: Settings | None = None) -> Served:
+        server = cls.__new__(cls)
+        server._begin(service, settings)
+        return server
+
+    @property
+    def engine(self) -> Engine:
+        return next(iter(self.service.models.values())).engine
 
     def client(self, key: str = "none", **how: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **how)
@@ -70,8 +85,8 @@ class Served:
     @property
     def at_rest(self) -> bool:
         """Whether the engine has nothing to do, and no block is in use."""
-        load = self.service.engine.load
-        return not self.service.engine.busy and load.running == load.waiting == load.blocks_used == 0
+        load = self.engine.load
+        return not self.engine.busy and load.running == load.waiting == load.blocks_used == 0
 
     def close(self) -> None:
         self.http.close()

@@ -54,5 +54,5 @@ def test_beside_running_answers():
             for _ in range(3):
                 found = server.client().embeddings.create(model="chain", input="abc")
                 assert np.array_equal(np.float32(found.data[0].embedding), expected)
-            assert server.service.engine.load.running == 1
+            assert server.engine.load.running == 1
         wait_for(lambda: server.at_rest)

@@ -15,6 +15,7 @@ PATH = "/v1/chat/completions"
 ROUTES = [
     ("GET", "/"), ("GET", "/health"), ("GET", "/metrics"), ("GET", "/v1/models"), ("GET", "/v1/models/chain"),
     ("POST", PATH), ("POST", "/v1/completions"), ("POST", "/tokenize"), ("POST", "/detokenize"),
+    ("POST", "/v1/responses"), ("GET", "/v1/responses/x"), ("DELETE", "/v1/responses/x"),
 ]  # fmt: skip
 
 
@@ -110,7 +111,8 @@ def test_text_that_utf8_has_not(server: Served):
 
 def test_routes_and_methods_that_there_are_not(server: Served):
     for method, path, status in (
-        ("GET", "/nothing", 404), ("POST", "/v1/responses", 404), ("POST", "/v1/embeddings/", 404),
+        ("GET", "/nothing", 404), ("POST", "/v1/embeddings/", 404),
+        ("POST", "/v1/responses/x/cancel", 404), ("GET", "/v1/responses/x", 404),
         ("GET", PATH, 405), ("DELETE", "/health", 405), ("PUT", "/v1/models", 405), ("OPTIONS", PATH, 405),
     ):  # fmt: skip
         found = server.http.request(method, server.url + path)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.server.served import HELLO, Served, chain_llm, served, wait_for
+from tests.server.test_models import BYE, Shelf, serving
 from tests.test_tools import THINKS, saying
 from tinyinfer.server import Settings
 
@@ -135,10 +136,32 @@ def test_stopping(page: Any):
         assert page.locator(".assistant .foot p").inner_text().endswith("stopped")
         assert page.get_by_role("status").inner_text() == "Stopped."
         page.get_by_role("button", name="Ask for another answer").click()
-        wait_for(lambda: long.service.engine.load.running)
+        wait_for(lambda: long.engine.load.running)
         page.get_by_role("button", name="Stop", exact=True).click()
         done(page)
         wait_for(lambda: long.at_rest)
+
+
+def test_choosing_a_model(page: Any):
+    with serving(Shelf(context=512)) as server:
+        page.goto(server.url)
+        page.get_by_text("512 tokens of context").wait_for()
+        assert page.title() == "first: tinyinfer"
+        choice = page.get_by_label("Model", exact=True)
+        assert choice.locator("option").all_text_contents() == ["first", "second", "third"]
+        choice.focus()
+        page.keyboard.press("ArrowDown")
+        page.get_by_text("to be loaded by the first message").wait_for()
+        page.get_by_label("Message", exact=True).focus()
+        send(page, "One")
+        done(page)
+        assert turns(page) == ["One", BYE]
+        page.get_by_text("512 tokens of context").wait_for()  # it is loaded now, and still chosen
+        assert page.title() == "second: tinyinfer"
+        choice.select_option("first")
+        send(page, "Two")
+        done(page)
+        assert turns(page) == ["One", BYE, "Two", HELLO]
 
 
 def test_settings_and_their_errors(server: Served, page: Any):

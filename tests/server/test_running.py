@@ -22,7 +22,7 @@ from tests.chain_models import write_chain_model
 from tests.server.served import CHAIN, HELLO, Served, chain_llm, served, wait_for
 from tests.server.test_http import PATH, request, status_of
 from tinyinfer.errors import BadRequest
-from tinyinfer.server import Service, create_app
+from tinyinfer.server import ServedModel, Service, create_app
 from tinyinfer.server.run import Server, listen
 
 ASK = {"messages": [{"role": "user", "content": "x"}]}
@@ -71,7 +71,7 @@ def test_drafts_change_the_time_alone():
         details = drafted["usage"]["completion_tokens_details"]
         assert details["accepted_prediction_tokens"] > 10
         figures = server.get("/metrics").text
-        assert f"tinyinfer_accepted_tokens_total {details['accepted_prediction_tokens']}.0" in figures
+        assert f'tinyinfer_accepted_tokens_total{{model="chain"}} {details["accepted_prediction_tokens"]}.0' in figures
         for value in ("chain", "/etc/passwd", {"model": "x"}, {"method": "ngram"}, "int4", True):
             assert server.refused(PATH, ask | {"speculate": value})["param"] == "speculate"
 
@@ -85,13 +85,13 @@ def test_a_reader_that_goes_away_while_tokens_come(long: Served, stream: bool, n
     body = json.dumps(ASK | {"stream": stream, "ignore_eos": True, "n": n}).encode()
     with socket.create_connection(("127.0.0.1", long.port)) as connection:
         connection.sendall(request(body))
-        wait_for(lambda: long.service.engine.load.running)
+        wait_for(lambda: long.engine.load.running)
         if stream:
             assert status_of(connection.recv(1000)) == 200
-        before = long.service.engine.load.new_tokens
-        wait_for(lambda: long.service.engine.load.new_tokens > before)
+        before = long.engine.load.new_tokens
+        wait_for(lambda: long.engine.load.new_tokens > before)
     wait_for(lambda: long.at_rest)
-    assert long.service.engine.load.new_tokens < LONG
+    assert long.engine.load.new_tokens < LONG
     assert caplog.records == []  # it is no fault
     assert long.post(PATH, ASK).json()["choices"][0]["message"]["content"] == HELLO
 
@@ -101,10 +101,10 @@ def test_a_reader_that_goes_away_while_its_prompt_is_run():
         ids = [1, 2, 3, 4] * (LONG // 4 - 10)
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(request(json.dumps({"prompt": ids, "stream": True}).encode(), path="/v1/completions"))
-            wait_for(lambda: server.service.engine.load.run_tokens > 100)
-            assert server.service.engine.load.new_tokens == 0
+            wait_for(lambda: server.engine.load.run_tokens > 100)
+            assert server.engine.load.new_tokens == 0
         wait_for(lambda: server.at_rest)
-        assert server.service.engine.load.run_tokens < len(ids)
+        assert server.engine.load.run_tokens < len(ids)
         assert server.post(PATH, ASK).json()["choices"][0]["message"]["content"] == HELLO
 
 
@@ -117,7 +117,7 @@ def test_a_client_that_closes_its_stream(long: Served):
 
 
 def taken(server: Served) -> int:
-    load = server.service.engine.load
+    load = server.engine.load
     return load.running + load.waiting
 
 
@@ -148,7 +148,7 @@ def test_more_prompts_than_may_ever_wait_are_refused(long: Served):
 
 
 def test_while_the_model_is_loaded_and_after_it_failed():
-    loaded, service = threading.Event(), Service("chain")
+    loaded = threading.Event()
 
     def load() -> Any:
         loaded.wait(20)
@@ -156,7 +156,7 @@ def test_while_the_model_is_loaded_and_after_it_failed():
 
     bound = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server, failures = Server(create_app(service), load), []
+    server, failures = Server(create_app(Service([ServedModel("chain", load)]))), []
 
     def run() -> None:
         try:
@@ -178,6 +178,20 @@ def test_while_the_model_is_loaded_and_after_it_failed():
     assert [str(error) for error in failures] == ["no model today"]
 
 
+def test_an_end_before_the_model_is_there():
+    loaded = threading.Event()
+    service = Service([ServedModel("chain", lambda: loaded.wait(60))])
+    server, ended = Server(create_app(service)), []
+    bound = listen("127.0.0.1", 0)
+    thread = threading.Thread(target=lambda: ended.append(server.serve_on(bound)))
+    thread.start()
+    wait_for(lambda: server.started)
+    server.drain()
+    thread.join(20)
+    loaded.set()
+    assert ended == [None]  # without an error
+
+
 def test_what_runs_is_finished_and_no_more_is_begun():
     server = Served(chain_llm(context=3000))
     found: list[str] = []
@@ -190,7 +204,7 @@ def test_what_runs_is_finished_and_no_more_is_begun():
 
     reader = threading.Thread(target=read)
     reader.start()
-    wait_for(lambda: server.service.engine.load.new_tokens > 5)
+    wait_for(lambda: server.engine.load.new_tokens > 5)
     server.server.drain()
     refused = server.post(PATH, ASK)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
@@ -226,15 +240,15 @@ def test_figures(server: Served):
         return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)), 0.0)
 
     for name, more in (
-        ('tinyinfer_requests_total{route="/v1/chat/completions",status="200"}', 1),
-        ('tinyinfer_requests_total{route="/v1/chat/completions",status="400"}', 1),
+        ('tinyinfer_requests_total{model="chain",route="/v1/chat/completions",status="200"}', 1),
+        ('tinyinfer_requests_total{model="chain",route="/v1/chat/completions",status="400"}', 1),
         ("tinyinfer_time_to_first_token_seconds_count", 1), ("tinyinfer_time_per_output_token_seconds_count", 1),
         ("tinyinfer_new_tokens_total", len(HELLO) + 1),
         ("tinyinfer_prompt_tokens_total", len(server.llm.chat_ids(ASK["messages"]))),
     ):  # fmt: skip
         assert value(after, name) == value(before, name) + more, name
     for name in ("running", "waiting", "blocks_used", "blocks_most", "cache_hit_rate", "steps_total"):
-        assert f"\ntinyinfer_{name} " in after
+        assert f'\ntinyinfer_{name}{{model="chain"}} ' in after
 
 
 # ---- the command

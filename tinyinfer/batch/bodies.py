@@ -9,7 +9,7 @@ from ..engine.request import Request
 from ..errors import BadRequest
 from ..server.asked import read_chat, read_text
 from ..server.errors import refusal_of
-from ..server.prepared import check_model, echoed, prepared
+from ..server.prepared import chosen_name, echoed, prepared
 from ..server.shapes import ChatShape, Shape, TextShape
 from .requests import ID_PREFIX, BatchRequest
 
@@ -25,7 +25,7 @@ class Bodies:
         """What the engine is to run, and the shape of the answer. Raises what `error_body` tells."""
         if request.error is not None:
             raise request.error
-        check_model(request.body.get("model"), self._name)
+        chosen_name(request.body.get("model"), [self._name])
         chat = request.url == "/v1/chat/completions"
         asked = (read_chat if chat else read_text)(with_seed(request))
         if asked.stream:

@@ -4,7 +4,7 @@
     options.py      flags that several commands share
     run.py          run: one prompt, one streamed answer
     chat.py         chat: the interactive session; conversation.py what was said, terminal.py how a turn is read
-    serve.py        serve: the model behind OpenAI's HTTP API
+    serve.py        serve: models behind OpenAI's HTTP API
     models.py       pull, list, convert
     quantize.py     quantize
     merge.py        merge: a model and adapters to one model
@@ -36,7 +36,7 @@ from collections.abc import Sequence
 COMMANDS = {  # name: (module, usage, what it does)
     "run": ("run", "run MODEL [PROMPT]", "answer or continue a prompt, streaming the text"),
     "chat": ("chat", "chat MODEL", "talk with a model"),
-    "serve": ("serve", "serve MODEL", "answer over HTTP as OpenAI's API does, and a chat page"),
+    "serve": ("serve", "serve MODEL [MODEL ...]", "answer over HTTP as OpenAI's API does, and a chat page"),
     "pull": ("models", "pull NAME", "fetch a model of the catalogue or of the Hugging Face Hub"),
     "list": ("models", "list", "show the models that are here and those of the catalogue"),
     "info": ("info", "info MODEL", "show a model's shape, its size, and what fits into memory"),

@@ -196,7 +196,7 @@ def load_model(args: argparse.Namespace) -> LLM:
     from ..llm import load
 
     logging.basicConfig(format="tinyinfer: warning: %(message)s")
-    if not args.quiet:
+    if not args.quiet and note not in compiling.listeners:
         compiling.listeners.append(note)
     return load(args.model, **loading(args), speculate=getattr(args, "wish", None))
 

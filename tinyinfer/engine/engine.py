@@ -21,6 +21,7 @@ from ..model.forward import MOST_ROWS
 from ..sampling import SamplingParams
 from ..speculative.speculation import Speculation
 from ..text.chat import ChatPrompt
+from .memory import usual_cache_bytes
 from .pace import Pace
 from .request import Event, Part, Request
 from .runner import Runner
@@ -28,8 +29,6 @@ from .runner import Runner
 if TYPE_CHECKING:
     from ..asking import Prompt
     from ..llm import LLM
-
-CACHE_BYTES = 2**30  # of keys and values, where nothing is said: or one whole context, if that is more
 
 
 @dataclass(frozen=True)
@@ -402,10 +401,9 @@ class Engine:
 
     def _limited(self, kv_cache_bytes: int | None) -> int:
         """Tokens that one text may have, given what the cache may take."""
-        block, size = self._cache.block_bytes, self._cache.block_size
         if kv_cache_bytes is None:
-            kv_cache_bytes = max(CACHE_BYTES, block * -(-self.llm.context // size))
-        _check("kv_cache_bytes", kv_cache_bytes, block, None)
+            kv_cache_bytes = usual_cache_bytes(self._cache, self.llm.context)
+        _check("kv_cache_bytes", kv_cache_bytes, self._cache.block_bytes, None)
         return min(self.llm.context, self._cache.limit(kv_cache_bytes))
 
 

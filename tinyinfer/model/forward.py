@@ -9,9 +9,6 @@ The layers are written down once, on a `Tape` (`layers.py`); each step then runs
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -29,6 +26,7 @@ from .adapters import Adapter, adapted_layers
 from .layers import Layers, refuse_unsupported
 from .rope import rotary_angles
 from .tensors import ModelTensors
+from .turns import Turns
 
 MOST_ROWS = 512  # new tokens in one step: enough to fill the products, few enough to bound memory
 
@@ -61,16 +59,13 @@ class Model:
         refuse_unsupported(config)
         self.config, self.tensors, self.kv_dtype, self.threads = config, tensors, kv_dtype, threads
         self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers if layer.rope))
-        self._new_turn()
-        if hasattr(os, "register_at_fork"):  # another thread may have its turn just then; the child has no such thread
-            me = weakref.ref(self)
-            os.register_at_fork(after_in_child=lambda: (model := me()) and model._new_turn())
+        self.turns = Turns()  # models that are given the same one share the cores, a step at a time
         self.set_adapters(())
 
     def set_adapters(self, adapters: Sequence[Adapter]) -> None:
         """Have these adapters at hand, and no others, for chunks to go through; without any, nothing is as before."""
         tape = self._written(adapters)
-        with self._turn:
+        with self.turns.turn(self):
             self._tape, self._numbers = tape, {adapter: number for number, adapter in enumerate(adapters)}
 
     def _written(self, adapters: Sequence[Adapter]) -> Tape:
@@ -101,7 +96,7 @@ class Model:
         the last of positions that were learned, and where two chunks are of one sequence: each would overwrite what the
         other has stored. Raises `BadRequest` for an adapter that is not at hand (any more).
         """
-        with self._turn:  # numbers of adapters are those of the tape
+        with self.turns.turn(self):  # numbers of adapters are those of the tape
             step = self._begun(chunks)
             self._tape.run(step)
         for chunk in chunks:
@@ -113,7 +108,7 @@ class Model:
 
         Which logits a chunk wants is no matter; otherwise as `forward`.
         """
-        with self._turn:
+        with self.turns.turn(self):
             vectors = self._tape.run_layers(self._begun(chunks))
         for chunk in chunks:
             chunk.sequence.advance(len(chunk.ids))
@@ -139,9 +134,6 @@ class Model:
     def has(self, adapters: Sequence[tuple[Adapter, float]]) -> bool:
         """Whether a chunk could go through these adapters now."""
         return all(adapter in self._numbers for adapter, _ in adapters)
-
-    def _new_turn(self) -> None:
-        self._turn = threading.Lock()
 
     def _step(self, chunks: Sequence[Chunk], parts: Sequence[tuple[Chunk, kv.Part]]) -> Step:
         rows = list(accumulate((len(chunk.ids) for chunk in chunks), initial=0))

@@ -5,9 +5,11 @@
     shapes.py     completions and pieces -> OpenAI's JSON, whole and streamed
     errors.py     what goes wrong -> status and OpenAI's form of an error
     prepared.py   what is asked -> requests of the engine
-    service.py    the model, from loading to draining; requests of the engine, and their events
+    model.py      a model and its engine: loading and unloading, requests, and their events
+    service.py    all models by name: which is there, and which makes room; loading, ready, draining
     body.py       a request's body within its limits, as strict JSON
     routes.py     one function for each route; embeddings.py one more
+    responses.py  /v1/responses, as a chat; items.py its input, response_shape.py what comes out, store.py what is kept
     events.py     server-sent events
     guard.py      what stands before every route: key, host, time, the count of what was answered
     metrics.py    /metrics
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Service", "Settings", "create_app"]
+__all__ = ["ServedModel", "Service", "Settings", "create_app"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,6 +34,10 @@ def __getattr__(name: str) -> Any:
         from . import app
 
         return getattr(app, name)
+    if name == "ServedModel":
+        from .model import ServedModel
+
+        return ServedModel
     if name == "Service":
         from .service import Service
 

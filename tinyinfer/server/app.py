@@ -12,10 +12,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from ..errors import TinyinferError
-from . import embeddings, page, routes
+from . import embeddings, page, responses, routes
 from .errors import Refusal, answer_error
 from .guard import Guard
 from .service import Service
+from .store import Store
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ ROUTES = [
     Route("/v1/models/{name:path}", routes.model, methods=["GET"]),
     Route("/v1/chat/completions", routes.chat, methods=["POST"]),
     Route("/v1/completions", routes.completions, methods=["POST"]),
+    Route("/v1/responses", responses.create, methods=["POST"]),
+    Route("/v1/responses/{id}", responses.retrieve, methods=["GET"]),
+    Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
     Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
     Route("/tokenize", routes.tokenize, methods=["POST"]),
     Route("/detokenize", routes.detokenize, methods=["POST"]),
@@ -50,10 +54,14 @@ def create_app(service: Service, settings: Settings | None = None) -> Starlette:
     paths = frozenset(route.path for route in ROUTES)
     before = [Middleware(Guard, settings, service.metrics, paths)]
     if settings.cors:
-        allowed = {"allow_origins": list(settings.cors), "allow_methods": ["GET", "POST"], "allow_headers": ["*"]}
+        allowed = {
+            "allow_origins": list(settings.cors),
+            "allow_methods": ["GET", "POST", "DELETE"],
+            "allow_headers": ["*"],
+        }
         before.insert(0, Middleware(CORSMiddleware, **allowed))  # before the key: browsers ask first without it
     errors = dict.fromkeys((HTTPException, Refusal, TinyinferError), answer_error)
     app = Starlette(routes=ROUTES, middleware=before, exception_handlers=errors)
     app.router.redirect_slashes = False
-    app.state.service, app.state.settings = service, settings
+    app.state.service, app.state.settings, app.state.responses = service, settings, Store()
     return app

@@ -130,7 +130,7 @@ def _common(rest: dict[str, Any]) -> dict[str, Any]:
     rest.pop("model", None)
     for name in IGNORED:
         rest.pop(name, None)
-    _settle(rest)
+    settle(rest, SETTLED)
     n, priority = whole("n", rest.pop("n", 1), 1), rest.pop("priority", 0)
     if n > MOST_ANSWERS:
         raise BadRequest(f"n should be a whole number from 1 to {MOST_ANSWERS}, found {n}", "n")
@@ -146,8 +146,9 @@ def _common(rest: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _settle(rest: dict[str, Any]) -> None:
-    for name, values in SETTLED.items():
+def settle(rest: dict[str, Any], settled: Mapping[str, Sequence[Any]]) -> None:
+    """Take fields that may only have one of some values. Raises `BadRequest` for another."""
+    for name, values in settled.items():
         found = rest.pop(name, values[0])
         if not any(type(found) is type(value) and found == value for value in values):
             expected = " or ".join(repr(value) for value in values)

@@ -17,7 +17,8 @@ from ..errors import BadRequest
 from ..sampling.checks import flag, one_of
 from .asked import read_prompts
 from .errors import json_response, named
-from .routes import body_of, only, service_of, while_connected
+from .model import ServedModel
+from .routes import asked_of, only, while_connected
 from .service import Service
 
 AT_ONCE = 16  # texts, after which others have a turn, and a client may have gone
@@ -52,22 +53,23 @@ def read_texts(body: dict[str, Any], hidden: int) -> Texts:
 
 async def embeddings(request: Request) -> Response:
     """The route."""
-    service, body = service_of(request), await body_of(request)
-    llm = service.ready().llm
-    texts = read_texts(body, llm.config.hidden_size)
-    with named({"prompt": "input"}):
-        ids = await asyncio.to_thread(lambda: [llm.prompt_ids(text) for text in texts.inputs])
-    vectors: list[np.ndarray] = []
-    with service.answering():
-        await while_connected(request.receive, _run(service, ids, texts, vectors))
-    return json_response(shape(service.name, vectors, texts.base64, sum(map(len, ids))))
+    service, model, body = await asked_of(request)
+    found: list[Response] = []
+    await while_connected(request.receive, _answer(service, model, body, found))
+    return found[0]
 
 
-async def _run(service: Service, ids: list[list[int]], texts: Texts, vectors: list[np.ndarray]) -> None:
-    how = texts.pooling, texts.normalize, texts.adapters
-    for begin in range(0, len(ids), AT_ONCE):
-        async with service.embedding:
-            vectors += list(await asyncio.to_thread(service.ready().llm.embed, ids[begin : begin + AT_ONCE], *how))
+async def _answer(service: Service, model: ServedModel, body: dict[str, Any], found: list[Response]) -> None:
+    async with service.using(model):
+        llm, vectors = model.engine.llm, []
+        texts = read_texts(body, llm.config.hidden_size)
+        with named({"prompt": "input"}):
+            ids = await asyncio.to_thread(lambda: [llm.prompt_ids(text) for text in texts.inputs])
+        how = texts.pooling, texts.normalize, texts.adapters
+        for begin in range(0, len(ids), AT_ONCE):
+            async with model.embedding:
+                vectors += list(await asyncio.to_thread(llm.embed, ids[begin : begin + AT_ONCE], *how))
+    found.append(json_response(shape(model.name, vectors, texts.base64, sum(map(len, ids)))))
 
 
 def shape(model: str, vectors: Sequence[np.ndarray], packed: bool, tokens: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -95,9 +96,11 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 @contextmanager
 def named(names: dict[str, str]) -> Iterator[None]:
-    """Errors name a parameter as the sender does."""
+    """Errors name a parameter as the sender does, also where their sentence begins with it."""
     try:
         yield
     except BadRequest as error:
-        error.parameter = names.get(error.parameter, error.parameter)
+        if (before := error.parameter) in names:
+            error.parameter = names[before]
+            error.args = (re.sub(rf"^{re.escape(before)}(?= )", lambda _: names[before], str(error)),)
         raise

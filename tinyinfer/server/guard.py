@@ -62,7 +62,8 @@ class Guard:
             await refusal_of(error).response()(scope, receive, noting)
         finally:
             route = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.requests.labels(route, str(status)).inc()
+            model = scope.get("state", {}).get("model", "")  # set by the route, for those that need one
+            self._metrics.requests.labels(route, str(status), model).inc()
             LOG.info("%s %s %s", scope["method"], route, status)
 
     def _check(self, scope: Scope) -> None:

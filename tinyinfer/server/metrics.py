@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FIRST = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # seconds
 EACH = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+
+MODEL = ["model"]  # the label of all that one of several models does
 
 GAUGES = {  # of the engine's load
     "running": "requests in a step",
@@ -44,37 +46,48 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(self)
         made: dict[str, Any] = {"registry": self.registry}
-        self.requests = Counter("tinyinfer_requests", "requests by route and status", ["route", "status"], **made)
+        self.requests = Counter(
+            "tinyinfer_requests", "requests by route, status and model", ["route", "status", "model"], **made
+        )
         first, each = "seconds from a request to its first token", "seconds of each further token, mean of an answer"
-        self._first = Histogram("tinyinfer_time_to_first_token_seconds", first, buckets=FIRST, **made)
-        self._drafted = Counter("tinyinfer_drafted_tokens", "tokens drafted to be verified", **made)
-        self._accepted = Counter("tinyinfer_accepted_tokens", "drafted tokens that were drawn", **made)
-        self._each = Histogram("tinyinfer_time_per_output_token_seconds", each, buckets=EACH, **made)
+        self._first = Histogram("tinyinfer_time_to_first_token_seconds", first, MODEL, buckets=FIRST, **made)
+        self._drafted = Counter("tinyinfer_drafted_tokens", "tokens drafted to be verified", MODEL, **made)
+        self._accepted = Counter("tinyinfer_accepted_tokens", "drafted tokens that were drawn", MODEL, **made)
+        self._each = Histogram("tinyinfer_time_per_output_token_seconds", each, MODEL, buckets=EACH, **made)
 
-    def note(self, completion: Completion) -> None:
-        """An answer was given."""
+    def note(self, model: str, completion: Completion) -> None:
+        """A model gave an answer."""
         timings = completion.timings
         if timings.time_to_first_token is not None:
-            self._first.observe(timings.time_to_first_token)
+            self._first.labels(model).observe(timings.time_to_first_token)
         if timings.completion_tokens > 1:
-            self._each.observe(timings.decode_seconds / (timings.completion_tokens - 1))
+            self._each.labels(model).observe(timings.decode_seconds / (timings.completion_tokens - 1))
         if completion.speculation:
-            self._drafted.inc(completion.speculation.proposed)
-            self._accepted.inc(completion.speculation.accepted)
+            self._drafted.labels(model).inc(completion.speculation.proposed)
+            self._accepted.labels(model).inc(completion.speculation.accepted)
 
     def collect(self) -> Iterator[Metric]:
-        """What the engine knows, when it is asked for."""
-        engine = self._service.engine
-        if engine is None:
+        """What the engines know, when they are asked; those of models that are away know nothing."""
+        models = self._service.models
+        loads = {name: model.engine.load for name, model in models.items() if model.engine}
+        loaded = {name: name in loads for name in models}
+        yield _filled(GaugeMetricFamily("tinyinfer_model_loaded", "whether the model is loaded", labels=MODEL), loaded)
+        if not loads:
             return
-        load = engine.load
-        for name, what in GAUGES.items():
-            yield GaugeMetricFamily(f"tinyinfer_{name}", what, getattr(load, name))
-        for name, what in COUNTERS.items():
-            yield CounterMetricFamily(f"tinyinfer_{name}", what, getattr(load, name))
+        for kind, described in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, what in described.items():
+                family = kind(f"tinyinfer_{name}", what, labels=MODEL)
+                yield _filled(family, {model: getattr(load, name) for model, load in loads.items()})
         what = "share of the prompts' tokens that was found in the cache"
-        yield GaugeMetricFamily("tinyinfer_cache_hit_rate", what, load.hit_rate or 0.0)
+        rate = GaugeMetricFamily("tinyinfer_cache_hit_rate", what, labels=MODEL)
+        yield _filled(rate, {model: load.hit_rate or 0.0 for model, load in loads.items()})
 
     def text(self) -> bytes:
         """All of it."""
         return generate_latest(self.registry)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
+    for model, value in values.items():
+        family.add_metric([model], value)
+    return family

@@ -16,12 +16,16 @@ from .tools import calling
 FORMS = ("json", "json_schema")  # what response_format and tool_choice become
 
 
-def check_model(asked: Any, name: str) -> None:
-    """Raises `Refusal` where a model is asked for that is not the one of that name; none means that one."""
-    if asked is not None and not isinstance(asked, str):
+def chosen_name(asked: Any, names: Sequence[str]) -> str:
+    """Which of `names` a request means: none is the first. Raises `Refusal` with status 404 for any other."""
+    if asked is None:
+        return names[0]
+    if not isinstance(asked, str):
         raise BadRequest(f"model should be text, found {str(asked)[:80]}", "model")
-    if asked is not None and asked != name:
-        raise Refusal(404, f"there is no model {asked[:80]!r} here, but {name!r}", "model", "model_not_found")
+    if asked not in names:
+        there = ", ".join(map(repr, names))
+        raise Refusal(404, f"there is no model {asked[:80]!r} here, but {there}", "model", "model_not_found")
+    return asked
 
 
 def prepared(engine: Engine, asked: Asked) -> list[Request]:

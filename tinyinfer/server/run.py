@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
-from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 import uvicorn
@@ -17,9 +15,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ..errors import BadRequest
 from .errors import Refusal, json_bytes
 from .service import Service
-
-if TYPE_CHECKING:
-    from ..llm import LLM
 
 HEAD_SECONDS = 30  # until the first lines of a request are there
 HEAD_BYTES = 65536
@@ -41,10 +36,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Loads the model while it says 503, answers, and on SIGTERM or SIGINT finishes what runs; a second one ends it."""
+    """Loads the first model while it says 503, answers, and on SIGTERM or SIGINT finishes what runs; a second one ends
+    it."""
 
-    def __init__(self, app: Starlette, load: Callable[[], LLM], drain_seconds: float = 30.0):
-        """`load` is called in a thread; what runs at the end is given `drain_seconds`."""
+    def __init__(self, app: Starlette, drain_seconds: float = 30.0):
+        """What runs at the end is given `drain_seconds`."""
         config = uvicorn.Config(
             app, http=Protocol, ws="none", loop="asyncio", lifespan="off", log_config=None, log_level="error",
             access_log=False, server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEAD_BYTES,
@@ -53,10 +49,11 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service: Service = app.state.service
         self.failure: BaseException | None = None
-        self._load, self._drain_seconds, self._deadline = load, drain_seconds, 0.0
+        self._drain_seconds, self._deadline = drain_seconds, 0.0
+        self._starting: asyncio.Task[None] | None = None
 
     def serve_on(self, bound: socket.socket) -> None:
-        """Serve until a signal comes, or `drain`. Raises what loading raises."""
+        """Serve until a signal comes, or `drain`. Raises what loading the first model raises."""
         self.run(sockets=[bound])
         if self.failure:
             raise self.failure
@@ -74,9 +71,9 @@ class Server(uvicorn.Server):
             self.drain()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer from now on, if only that the model is being loaded."""
+        """Answer from now on, if only that the first model is being loaded."""
         await super().startup(sockets)
-        Thread(target=self._load_model, name="tinyinfer-load", daemon=True).start()
+        self._starting = asyncio.ensure_future(self._start())
 
     async def on_tick(self, counter: int) -> bool:
         """Whether it is time to end."""
@@ -85,15 +82,15 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Those who are not done are told so; then all is closed."""
-        if self.service.engine:
-            await asyncio.to_thread(self.service.engine.close, finish=False)
+        await self.service.end()
         await super().shutdown(sockets)
 
-    def _load_model(self) -> None:
+    async def _start(self) -> None:
         try:
-            self.service.load(self._load())
-        except BaseException as error:  # the main thread raises it
-            self.failure, self.should_exit = error, True
+            await self.service.start()
+        except Exception as error:  # `serve_on` raises it, unless it came of the end
+            self.failure = None if self.service.draining else error
+            self.should_exit = True
 
 
 class Protocol(H11Protocol):

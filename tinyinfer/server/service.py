@@ -1,140 +1,152 @@
-"""The model that is served: loading, ready, draining; and what is asked as requests of the engine."""
+"""The models that are served: which is meant, which is there, and which goes to make room for another."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
-from ..answer import Piece
-from ..engine import Engine
-from ..engine.request import Event, Request
-from ..engine.runner import Inbox
-from ..errors import BadRequest, QueueFull
-from .asked import Asked
+from ..errors import BadRequest, TinyinferError
+from ..model.turns import Turns
 from .errors import Refusal
 from .metrics import Metrics
-from .prepared import check_model, prepared
-
-if TYPE_CHECKING:
-    from ..llm import LLM
-    from ..text.tokenizer import Tokenizer
+from .model import ServedModel
+from .prepared import chosen_name
 
 LOADING, READY, DRAINING = "loading", "ready", "draining"
-WEIGHT = 0.2  # of the newest answer in the mean time of one
+SOON = {"retry-after": "5"}
+LOG = logging.getLogger("tinyinfer.server")
 
 
 class Service:
-    """A model under the name that requests give, with its engine once it is loaded.
+    """Models by name. The first is loaded at the start, each other one when a request names it.
 
-    `load` may be called in any thread; all else is for the event loop.
+    Their engines have a thread each, and take turns at the cores. Of models together no more than `most_bytes` are
+    loaded: where one more would pass that, those that nobody uses go, the one first that was used the longest time ago.
     """
 
-    def __init__(self, name: str, **engine: Any):
-        """`engine` are keywords of `Engine`."""
-        self.name = name
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        most_bytes: int | None = None,
+        tell: Callable[[ServedModel], None] = lambda model: None,
+    ):
+        """The names of `models` are different ones. `tell` is called with each that has come or gone."""
+        self.models = {model.name: model for model in models}
         self.metrics = Metrics(self)
-        self.engine: Engine | None = None
         self.draining = False
-        self.since = int(time.time())  # when the model was there, else when it began to be loaded
-        self.embedding = asyncio.Lock()  # one at a time: the engine has its own thread
-        self._how = engine
-        self._open = 0  # requests that are being answered
-        self._seconds: float | None = None  # that one takes, as a running mean
+        self._started = False
+        self._most_bytes, self._tell = most_bytes, tell
+        self._turns = Turns()
+        self._one_load = asyncio.Lock()  # at a time: what one takes is known before the next is looked at
+        self._loads: dict[str, asyncio.Task[Exception | None]] = {}  # under way; what goes wrong is what they give
 
-    def load(self, llm: LLM) -> None:
-        """Be ready to answer. Raises `BadRequest` for a value that the engine doesn't take."""
-        self.engine, self.since = Engine(llm, **self._how), int(time.time())
+    async def start(self) -> None:
+        """Load the first model. Raises what that raises."""
+        if error := await self._loaded(next(iter(self.models.values()))):
+            raise error
 
     @property
     def state(self) -> str:
         """LOADING, READY or DRAINING."""
         if self.draining:
             return DRAINING
-        return READY if self.engine else LOADING
+        return READY if self._started else LOADING
 
     @property
     def idle(self) -> bool:
         """Whether no request is being answered."""
-        return self._open == 0
+        return not any(model.users for model in self.models.values())
 
-    def ready(self) -> Engine:
-        """The engine. Raises `Refusal` with status 503 while the model is loaded, and when no more is begun."""
-        if self.state == READY:
-            return self.engine
-        why = "the server is ending, and begins nothing more" if self.draining else "the model is being loaded"
-        raise Refusal(503, why, code=self.state, headers={"retry-after": "5"})
+    def check_ready(self) -> None:
+        """Raises `Refusal` with status 503 while the first model is loaded, and when no more is begun."""
+        if self.state != READY:
+            why = "the server is ending, and begins nothing more" if self.draining else "the model is being loaded"
+            raise Refusal(503, why, code=self.state, headers=SOON)
 
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's, None where it came without one."""
-        llm = self.ready().llm
-        return None if llm.checkpoint.tokenizer_json is None else llm.tokenizer
-
-    def check_model(self, name: Any) -> None:
-        """Raises `Refusal` for the name of another model than the one there is; no name means that one."""
-        check_model(name, self.name)
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """A request that is waited for before the server ends."""
-        self._open += 1
-        start = asyncio.get_running_loop().time()
-        try:
-            yield
-        finally:
-            self._open -= 1
-            took = asyncio.get_running_loop().time() - start
-            self._seconds = took if self._seconds is None else self._seconds + WEIGHT * (took - self._seconds)
-
-    async def prepared(self, asked: Asked) -> list[Request]:
-        """What is asked as requests for the engine. It is done in a thread of its own, as it may take a while.
-
-        Raises `BadRequest` for what can't be answered, naming the field.
-        """
-        return await asyncio.to_thread(self._prepare, self.ready(), asked)
-
-    def _prepare(self, engine: Engine, asked: Asked) -> list[Request]:
-        most = self._how.get("queue")
-        if most is not None and len(asked.prompts) > engine.slots + most:
-            raise BadRequest(f"prompt holds {len(asked.prompts):,} prompts, more than can wait here", "prompt")
-        return prepared(engine, asked)
+    def named(self, name: Any) -> ServedModel:
+        """The model of that name; None is that of the first. Raises `Refusal` with status 404 where there is none."""
+        return self.models[chosen_name(name, list(self.models))]
 
     @asynccontextmanager
-    async def running(self, requests: list[Request]) -> AsyncIterator[AsyncIterator[tuple[int, Piece]]]:
-        """Have prepared requests answered: gives numbers of answers and pieces, up to the end of the last.
+    async def using(self, model: ServedModel) -> AsyncIterator[None]:
+        """Have a model there for as long as the block runs, and the server wait for it before it ends.
 
-        However the block is left, nothing of them runs on. Raises `Refusal` with status 429 where too many wait, and
-        what ends an answer otherwise.
+        Raises `Refusal`: with status 500 where it can't be loaded, with 503 where there is no room for it now.
         """
-        inbox, runner = Inbox(), self.ready().runner
-        firsts, count = {}, 0  # of each request the number of its first answer; of all answers how many
-        for request in requests:
-            firsts[request.id], count = count, count + request.num_answers
+        self.check_ready()
+        model.users += 1
         try:
-            runner.submit_all(inbox, requests)
-        except QueueFull as error:
-            raise Refusal(429, str(error), code="queue_full", headers={"retry-after": self._retry_after()}) from None
-        try:
-            yield _pieces(inbox.queue, firsts, count)
+            if error := await self._loaded(model):
+                raise _not_loaded(model, error)
+            yield
         finally:
-            for request in requests:
-                runner.cancel(request.id)
+            model.users -= 1
+            model.last_used = time.monotonic()
 
-    def _retry_after(self) -> str:
-        """Seconds after which a place is likely to be free: one is left whenever one of the slots is."""
-        return str(max(math.ceil((self._seconds or 1) / max(self.engine.load.running, 1)), 1))
+    async def end(self) -> None:
+        """Tell those who are not done."""
+        for task in self._loads.values():
+            task.cancel()
+        for model in self.models.values():
+            if model.engine:
+                await asyncio.to_thread(model.engine.close, finish=False)
+
+    async def _loaded(self, model: ServedModel) -> Exception | None:
+        """What keeps a model from being there, if anything does. Those who ask for it meanwhile share one try."""
+        if model.engine:
+            return None
+        task = self._loads.get(model.name)
+        if task is None:
+            task = self._loads[model.name] = asyncio.ensure_future(self._load(model))
+            task.add_done_callback(lambda _: self._loads.pop(model.name))
+        try:
+            return await asyncio.shield(task)  # it goes on where one of those who wait goes away
+        except asyncio.CancelledError:
+            if task.cancelled():
+                return Refusal(503, "the server has ended", code=DRAINING, headers=SOON)
+            raise
+
+    async def _load(self, model: ServedModel) -> Exception | None:
+        async with self._one_load:
+            try:
+                await self._make_room(model)
+                await model.load(self._turns)
+            except Exception as error:
+                if self._started and not isinstance(error, Refusal):
+                    LOG.warning("the model %s could not be loaded: %s: %s", model.name, type(error).__name__, error)
+                return error
+            self._started = True
+            self._tell(model)
+        return None
+
+    async def _make_room(self, model: ServedModel) -> None:
+        if self._most_bytes is None:
+            return
+        await model.measure()
+        if model.bytes > self._most_bytes:
+            takes = f"the model {model.name!r} takes {model.bytes:,} bytes with its keys and values"
+            raise BadRequest(f"{takes}, more than the {self._most_bytes:,} for all models", "models_bytes")
+        while True:
+            there = [other for other in self.models.values() if other.engine]
+            idle = [other for other in there if not other.users]
+            over = sum(other.bytes for other in there) + model.bytes - self._most_bytes
+            if over <= 0:
+                return
+            if over > sum(other.bytes for other in idle):
+                why = f"there is no room for the model {model.name!r} while others are in use"
+                raise Refusal(503, why, "model", "no_room", SOON)
+            oldest = min(idle, key=lambda other: other.last_used)
+            await oldest.unload()
+            self._tell(oldest)
 
 
-async def _pieces(queue: asyncio.Queue[Event], firsts: dict[int, int], count: int) -> AsyncIterator[tuple[int, Piece]]:
-    while count:
-        event = await queue.get()
-        if event.error:
-            raise event.error
-        count -= event.piece.completion is not None
-        if not queue.empty():
-            await asyncio.sleep(0)  # where many have come, others get their turn, and a reader that is gone is noticed
-        yield firsts[event.id] + event.index, event.piece
+def _not_loaded(model: ServedModel, error: Exception) -> Refusal:
+    """A new one for each who waits."""
+    if isinstance(error, Refusal):
+        return Refusal(error.status, error.message, error.param, error.code, error.headers)
+    why = str(error) if isinstance(error, TinyinferError) else f"{type(error).__name__}: {error}"
+    return Refusal(500, f"the model {model.name!r} could not be loaded: {why}", "model", "model_not_loaded")

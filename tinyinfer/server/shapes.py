@@ -1,4 +1,4 @@
-"""Completions and pieces -> the JSON of OpenAI's two routes, whole and streamed.
+"""Completions and pieces -> the JSON of chats and completions, whole and streamed.
 
 A shape serves one request. Answers are numbered: those to the first prompt come first, n of each.
 """
@@ -16,19 +16,68 @@ from .. import __version__
 from ..answer import Completion, Piece
 from ..sampling.logprobs import TokenLogprob
 from ..text.tokenizer import Tokenizer
+from .errors import Refusal
 
 Json = dict[str, Any]
 LEAST_LOGPROB = -9999.0  # OpenAI's way of writing the logarithm of nothing, which JSON can't hold
 
 
 class Shape:
-    """What both routes have in common."""
+    """What becomes of the answers to one request. It is asked for the whole, or for events one after another."""
+
+    mark: str | None = "[DONE]"  # what is sent when a stream is whole
+
+    def __init__(self, tokenizer: Tokenizer | None):
+        self._tokenizer = tokenizer
+
+    def take(self, index: int, piece: Piece) -> None:
+        """A piece of answer number `index` that is not streamed, for shapes that `whole` doesn't tell enough."""
+
+    def whole(self, completions: Sequence[Completion]) -> Json:
+        """The answer that is not streamed."""
+        raise NotImplementedError
+
+    def opening(self) -> Iterator[Json]:
+        """What is sent before the first piece."""
+        yield from ()
+
+    def chunks(self, index: int, piece: Piece) -> Iterator[Json]:
+        """What a piece of answer number `index` becomes."""
+        raise NotImplementedError
+
+    def closing(self, completions: Sequence[Completion]) -> Iterator[Json]:
+        """What is sent after the last piece."""
+        raise NotImplementedError
+
+    def failed(self, refusal: Refusal) -> Json:
+        """What is sent where a stream can't go on."""
+        return refusal.body
+
+    def token_bytes(self, id: int) -> bytes:
+        """What a token says."""
+        return b"" if self._tokenizer is None else self._tokenizer.token_bytes(id)
+
+    def entries(self, found: Sequence[TokenLogprob]) -> list[Json]:
+        """Log-probabilities as chats have them."""
+        return [
+            self._entry(token.id, token.logprob) | {"top_logprobs": [self._entry(*other) for other in token.top]}
+            for token in found
+        ]
+
+    def _entry(self, id: int, logprob: float) -> Json:
+        said = self.token_bytes(id)
+        return {"token": token_text(said), "logprob": finite(logprob), "bytes": list(said)}
+
+
+class ChoiceShape(Shape):
+    """What chats and completions have in common: choices."""
 
     prefix = kind = chunk_kind = ""
 
     def __init__(self, model: str, tokenizer: Tokenizer | None, n: int = 1, include_usage: bool = False):
         """`model` is the name that is served, `n` how many answers each prompt has."""
-        self._tokenizer, self._n, self._include_usage = tokenizer, n, include_usage
+        super().__init__(tokenizer)
+        self._n, self._include_usage = n, include_usage
         self._head = {"id": self.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": model}
         self._tail = {"system_fingerprint": f"tinyinfer-{__version__}"}
         self._begun: set[int] = set()
@@ -47,9 +96,10 @@ class Shape:
             choice = {"index": index, "finish_reason": None, "logprobs": None} | part
             yield self._chunk([choice]) | ({"usage": None} if self._include_usage else {})
 
-    def usage_chunk(self, completions: Sequence[Completion]) -> Json | None:
-        """The last chunk, where it was asked for."""
-        return self._chunk([]) | {"usage": usage(completions, self._n)} if self._include_usage else None
+    def closing(self, completions: Sequence[Completion]) -> Iterator[Json]:
+        """The usage, where it was asked for."""
+        if self._include_usage:
+            yield self._chunk([]) | {"usage": usage(completions, self._n)}
 
     def _chunk(self, choices: list[Json]) -> Json:
         return self._head | {"object": self.chunk_kind, "choices": choices} | self._tail
@@ -62,12 +112,8 @@ class Shape:
         """The choices of the chunks that a piece becomes, with what they have beside index; `begins` the first one."""
         raise NotImplementedError
 
-    def token_bytes(self, id: int) -> bytes:
-        """What a token says."""
-        return b"" if self._tokenizer is None else self._tokenizer.token_bytes(id)
 
-
-class ChatShape(Shape):
+class ChatShape(ChoiceShape):
     """/v1/chat/completions."""
 
     prefix, kind, chunk_kind = "chatcmpl-", "chat.completion", "chat.completion.chunk"
@@ -100,20 +146,10 @@ class ChatShape(Shape):
             yield {"delta": {}} | ending(piece.completion)
 
     def _logprobs(self, found: Sequence[TokenLogprob] | None) -> Json | None:
-        if found is None:
-            return None
-        entries = []
-        for token in found:
-            top = [self._token(id, logprob) for id, logprob in token.top]
-            entries.append(self._token(token.id, token.logprob) | {"top_logprobs": top})
-        return {"content": entries, "refusal": None}
-
-    def _token(self, id: int, logprob: float) -> Json:
-        said = self.token_bytes(id)
-        return {"token": token_text(said), "logprob": finite(logprob), "bytes": list(said)}
+        return None if found is None else {"content": self.entries(found), "refusal": None}
 
 
-class TextShape(Shape):
+class TextShape(ChoiceShape):
     """/v1/completions. `echoed` are the prompts' texts where they are to stand before the answers."""
 
     prefix, kind, chunk_kind = "cmpl-", "text_completion", "text_completion"
