@@ -34,10 +34,11 @@ def answer(body, status="200 OK", kind="text/event-stream", chunks=True):
 
 
 @contextmanager
-def serving(say, pause=0.0):
+def serving(say, pause=0.0, together=1):
     """The address of a server that answers request number `i` (from 0) with `say(i, body)`, a head and a body.
 
-    /v1/models names "fake". `pause` seconds lie between head and body. Gives also the list of bodies it was sent.
+    /v1/models names "fake". `pause` seconds follow head and body each. Nothing is answered before `together` requests
+    have come. Gives also the list of bodies it was sent.
     """
     loop, asked, ready = asyncio.new_event_loop(), [], threading.Event()
 
@@ -50,6 +51,8 @@ def serving(say, pause=0.0):
         else:
             asked.append(json.loads(body))
             parts = say(len(asked) - 1, asked[-1])
+            while len(asked) < together:
+                await asyncio.sleep(0.005)
         for part in parts:
             writer.write(part)
             await writer.drain()
