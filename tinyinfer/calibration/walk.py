@@ -126,6 +126,7 @@ class Walk:
             for index in range(config.num_layers)
             for one in stored_tensors(config, index, checkpoint.tensors)
         }
+        self._last = max(self._layer_of[name] for name in forms)  # the text need not go beyond that layer
 
     def tensors(self) -> LazyTensors:
         """The checkpoint's tensors with those in `forms` rounded, layer after layer."""
@@ -139,7 +140,7 @@ class Walk:
     def _tensor(self, name: str) -> Tensor:
         if name not in self._layer_of:
             return self.checkpoint.tensors[name]
-        while len(self._scalings) <= self._layer_of[name]:
+        while len(self._scalings) <= min(self._layer_of[name], self._last):
             self._step()
         if name in self._made:
             return self._made[name]
@@ -169,6 +170,8 @@ class Walk:
         self._scalings.append(Scaling())
         if index in {self._layer_of[name] for name in self.forms}:
             self._round(index)
+        if index == self._last:
+            return
         weights = read_layer(config, index, ChainMap(self._made, source))
         weights = {name: _all_floats(tensor) for name, tensor in weights.items()}  # once for all parts of the text
         self._xs = [reference.transformer_layer(config, config.layers[index], weights, x) for x in self._xs]

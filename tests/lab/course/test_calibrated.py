@@ -15,7 +15,7 @@ from tinyinfer.quant import dequantize, quantize, relative_error
 
 
 def test_the_experiment(tmp_path: Path):
-    setting = tiny_setting(tmp_path / "model", num_hidden_layers=4)
+    setting = tiny_setting(tmp_path / "model", num_hidden_layers=8)
     finding = calibrated.measure(setting)
     rows = finding.tables[0].rows
     assert [row[0] for row in rows] == ["as stored", *SCHEMES]

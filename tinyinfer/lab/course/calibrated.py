@@ -32,7 +32,7 @@ SCHEMES = {
     "nearest, even steps": (EVEN, "rtn"), "nearest, NF4": ("nf4-g64", "rtn"),
     "GPTQ": (EVEN, "gptq"), "AWQ": (EVEN, "awq"),
 }  # fmt: skip
-QUICK_LAYERS, QUICK_CALIBRATION = 2, 768  # of the first half, as the text has to come so far
+QUICK_LAYERS, QUICK_CALIBRATION = 2, 512  # of the first quarter, as the text has to come so far
 MEASURED = 256  # tokens that products are compared on
 
 
@@ -53,7 +53,7 @@ def measure(setting: Setting) -> Finding:
     """Each scheme on the same matrices: how far weights, products and predictions move."""
     stored = setting.llm
     count = stored.config.num_layers
-    layers = list(range(count)) if setting.full else some_layers(max(count // 2, 1), QUICK_LAYERS)
+    layers = list(range(count)) if setting.full else some_layers(max(count // 4, 1), QUICK_LAYERS)
     tokens, window = (2048, 512) if setting.full else (192, 192)
     calibration = usual_text() if setting.full else held_out(stored, QUICK_CALIBRATION, usual_text())
     made = {}

@@ -25,6 +25,7 @@ from .workload import LONGEST, REQUESTS, answer_lengths, prompt_lengths, random_
 
 SLOTS = 8
 DEPTH = 32  # tokens before a step whose time is measured: about the middle of a short answer
+QUICK = 32  # requests that the engine runs, and
 SIZES = (1, 2, 4, 8)  # sequences in a step that is timed; all there are where there is time
 ADDED = (0.02, 0.1, 0.3, 0.7)  # to the time of a step by each further sequence
 LOADS = (0.3, 0.7, 0.9)  # of what continuous batching can just serve
@@ -51,7 +52,7 @@ class Served:
     @property
     def tokens_per_second(self) -> float:
         """Of all answers, until the last is done."""
-        return sum(answer_lengths()) / max(self.done)
+        return sum(answer_lengths()[: len(self.done)]) / max(self.done)
 
     @property
     def latency(self) -> float:
@@ -65,14 +66,15 @@ def measure(setting: Setting) -> Finding:
     costs = measured_costs(setting)
     arrivals = arrivals_for(costs)
     simulated = [(name, *both(came, costs)) for name, came in arrivals.items()]
-    really = [("all at once", *run_both(setting, [0.0] * REQUESTS))]
+    requests = REQUESTS if setting.full else QUICK
+    really = [("all at once", *run_both(setting, [0.0] * requests))]
     for name, came in list(arrivals.items())[-len(REALLY) :] if setting.full else ():
         really.append((name, *run_both(setting, came)))
     others = _by_step()
     return Finding(
         [
             _table("simulated from the time of steps", simulated),
-            _table("run by the engine", really),
+            _table(f"run by the engine, {'all' if setting.full else 'the first'} {requests} requests", really),
             *([_by_slots(setting, really[0][2]), _overhead(setting)] if setting.full else ()),
             others,
             _against_course(simulated, really),
@@ -146,9 +148,9 @@ def static(came: Sequence[float], costs: Costs) -> Served:
     """Whoever waits when a batch ends makes the next, of SLOTS at most; all run to the longest of them."""
     lengths, prompts = answer_lengths(), prompt_lengths()
     now, first, done = 0.0, 0, []
-    while first < REQUESTS:
+    while first < len(came):
         now = max(now, came[first])
-        batch = [i for i in range(first, min(first + SLOTS, REQUESTS)) if came[i] <= now]
+        batch = [i for i in range(first, min(first + SLOTS, len(came))) if came[i] <= now]
         now += costs.prompt_token * sum(prompts[i] for i in batch)
         now += costs.steps[len(batch) - 1] * (max(lengths[i] for i in batch) - 1)  # a prompt gives the first token
         done += [now] * len(batch)
@@ -159,11 +161,11 @@ def static(came: Sequence[float], costs: Costs) -> Served:
 def continuous(came: Sequence[float], costs: Costs) -> Served:
     """At each step those who wait take the free slots; who is done leaves."""
     lengths, prompts = answer_lengths(), prompt_lengths()
-    now, first, left, done = 0.0, 0, {}, [0.0] * REQUESTS
-    while first < REQUESTS or left:
+    now, first, left, done = 0.0, 0, {}, [0.0] * len(came)
+    while first < len(came) or left:
         if not left:
             now = max(now, came[first])
-        new = [i for i in range(first, min(first + SLOTS - len(left), REQUESTS)) if came[i] <= now]
+        new = [i for i in range(first, min(first + SLOTS - len(left), len(came))) if came[i] <= now]
         first += len(new)
         now += costs.prompt_token * sum(prompts[i] for i in new)
         now += costs.steps[len(left) - 1] if left else 0.0
@@ -188,9 +190,9 @@ def measured_costs(setting: Setting) -> Costs:
 
 
 def run_both(setting: Setting, came: Sequence[float]) -> tuple[Served, Served]:
-    """Static and continuous, by the engine."""
+    """Static and continuous, by the engine: the first requests, as many as `came` has."""
     llm = setting.llm
-    prompts = [random_ids(setting, length) for length in prompt_lengths()]
+    prompts = [random_ids(setting, length) for length in prompt_lengths()[: len(came)]]
     served = []
     for name, way in (("static", run_static), ("continuous", run_continuous)):
         setting.say(f"the engine, {name}")
@@ -201,10 +203,10 @@ def run_both(setting: Setting, came: Sequence[float]) -> tuple[Served, Served]:
 def run_continuous(llm: LLM, prompts: Sequence[list[int]], came: Sequence[float], slots: int = SLOTS) -> Served:
     """One engine, to which requests are added when they come."""
     engine, lengths = Engine(llm, slots=slots, prefix_cache=False), answer_lengths()
-    done, numbers, begun = [0.0] * REQUESTS, {}, time.perf_counter()
-    while len(numbers) < REQUESTS or engine.busy:
+    done, numbers, begun = [0.0] * len(came), {}, time.perf_counter()
+    while len(numbers) < len(came) or engine.busy:
         now = time.perf_counter() - begun
-        while len(numbers) < REQUESTS and came[len(numbers)] <= now:
+        while len(numbers) < len(came) and came[len(numbers)] <= now:
             i = len(numbers)
             numbers[_add(engine, prompts[i], lengths[i])] = i
         if not engine.busy:
@@ -216,11 +218,11 @@ def run_continuous(llm: LLM, prompts: Sequence[list[int]], came: Sequence[float]
 def run_static(llm: LLM, prompts: Sequence[list[int]], came: Sequence[float]) -> Served:
     """An engine for each batch, whose requests all run to the longest, as padding does."""
     lengths, done, begun = answer_lengths(), [], time.perf_counter()
-    while len(done) < REQUESTS:
+    while len(done) < len(came):
         first = len(done)
         time.sleep(max(came[first] - (time.perf_counter() - begun), 0))
         now = time.perf_counter() - begun
-        batch = [i for i in range(first, min(first + SLOTS, REQUESTS)) if i == first or came[i] <= now]
+        batch = [i for i in range(first, min(first + SLOTS, len(came))) if i == first or came[i] <= now]
         engine = Engine(llm, slots=SLOTS, prefix_cache=False)
         for i in batch:
             _add(engine, prompts[i], max(lengths[i] for i in batch))
