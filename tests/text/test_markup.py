@@ -104,6 +104,14 @@ VALID = {
     ),
     "gemma, a list": ("gemma", "[f(a=1), g()]", [*ONE, ("g", {})]),
     "gemma, JSON": ("gemma", '{"name": "f", "parameters": {"a": 1}}', ONE),
+    "gemma, a block in a string of JSON": (
+        "gemma", '```json\n{"name": "f", "parameters": {"a": "```py\\nx = \\"y\\"\\n```"}}\n```',
+        [("f", {"a": '```py\nx = "y"\n```'})],
+    ),
+    "gemma, a block in a string": (
+        "gemma", "```tool_code\n# don't\nf(a=\"\"\"```py\nit's\n```\"\"\")\n```",
+        [("f", {"a": "```py\nit's\n```"})],
+    ),
     "gemma, a block of JSON": ("gemma", '```json\n{"name": "f", "parameters": {"a": 1}}\n```', ONE),
     "qwen3_coder": (
         "qwen3_coder",

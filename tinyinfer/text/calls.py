@@ -98,17 +98,31 @@ def _mistral(text: str, done: bool, names: Names) -> Found | None:
 
 
 def _fenced(read_body: Callable[[str], list[ToolCall]], json_only: bool) -> Reader:
-    """A block of Markdown, up to its three backticks."""
+    """A block of Markdown, up to its three backticks; those in a string of its calls are part of that."""
 
     def read(text: str, done: bool, names: Names) -> Found | None:
-        body, close, _ = text.partition("```")
-        if json_only and not may_begin_call(body, names):
+        at = text.find("```")
+        if json_only and not may_begin_call(text[:at] if at >= 0 else text, names):
             raise ValueError("no call")
-        if not close and not done:
+        while at >= 0 and _ends_in_string(text[:at]):
+            at = text.find("```", at + 3)
+        if at < 0 and not done:
             return None
-        return _offered(read_body(body), names if json_only else None), len(body) + len(close)
+        body, end = (text[:at], at + 3) if at >= 0 else (text, len(text))
+        return _offered(read_body(body), names if json_only else None), end
 
     return read
+
+
+# Strings of Python, and comments; strings of JSON are among them.
+_STRING = re.compile(
+    r"""\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|#[^\n]*""", re.DOTALL
+)
+
+
+def _ends_in_string(body: str) -> bool:
+    """Whether calls end inside of a string: a quote is left when all whole strings are taken out."""
+    return not {'"', "'"}.isdisjoint(_STRING.sub("", body))
 
 
 def _rest(read_body: Callable[[str], list[ToolCall]], marked: bool) -> Reader:
