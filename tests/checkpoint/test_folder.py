@@ -433,6 +433,12 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_whether_a_tensor_is_there_is_told_without_making_it():
+    lazy = LazyTensors({"a": (np.dtype("<f4"), (3,))}, lambda name: pytest.fail("made"))
+    assert "a" in lazy
+    assert "b" not in lazy
+
+
 def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lazy = LazyTensors({"a": (np.dtype("<f4"), (3,))}, lambda name: pytest.fail("made"))
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=11))

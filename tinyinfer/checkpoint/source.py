@@ -65,6 +65,9 @@ class LazyTensors(Mapping[str, Tensor]):
             raise KeyError(name)
         return self._make(name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.layout  # without making it, as a Mapping would
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.layout)
 
