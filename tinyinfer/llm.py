@@ -184,8 +184,7 @@ class LLM(Asking):
 
         Raises `BadRequest` for a session that is not one of this model's own.
         """
-        held = self._held(session)
-        write_cache(held, self._cache_key(held.adapters), self.path.name, file)
+        write_cache(*self._to_save(session), file)
 
     def load_cache(self, file: str | os.PathLike, adapters: Wish = None) -> Session:
         """A session that holds what one held when it was saved, maybe by another process.
@@ -198,8 +197,7 @@ class LLM(Asking):
 
     def export_cache(self, session: Session) -> bytes:
         """What `save_cache` writes, as bytes: for another process to `import_cache`."""
-        held = self._held(session)
-        return bytes_of(held, self._cache_key(held.adapters), self.path.name)
+        return bytes_of(*self._to_save(session))
 
     def import_cache(self, content: bytes, adapters: Wish = None) -> Session:
         """A session that holds what `export_cache` was given; raises as `load_cache`."""
@@ -394,12 +392,13 @@ class LLM(Asking):
         drafts = drafter is not None and not answer.rolling
         return generate(held, answer, adapters, Speculation(drafter, answer, self.stop_ids) if drafts else None)
 
-    def _held(self, session: Session) -> CachedSequence:
-        """What a session holds. Raises `BadRequest` where another model made it: its key would be wrong."""
+    def _to_save(self, session: Session) -> tuple[CachedSequence, dict[str, str], str]:
+        """What a session holds, its key, and the model's name. Raises `BadRequest` where another model made it: its
+        key would be wrong."""
         if not isinstance(session, Session) or session.llm is not self:
             found = "one of another" if isinstance(session, Session) else type(session).__name__
             raise BadRequest(f"what is saved should be a session of this model, found {found}", "session")
-        return session._held
+        return session._held, self._cache_key(session._held.adapters), self.path.name
 
     def _restored(self, saved: SavedCache, adapters: Wish) -> Session:
         chosen, session = self.adapters.chosen(adapters), self.session()

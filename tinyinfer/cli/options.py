@@ -82,11 +82,12 @@ def number(text: str) -> float:
     return float(text)
 
 
+MODEL_HELP = "a name from `tinyinfer list`, a folder or a .gguf file"
+
+
 def add_model(parser: Parser, following: str | None = None, help: str | None = None) -> None:
     """MODEL, by place or by flag, and the one positional argument that may follow it."""
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="a name from `tinyinfer list`, a folder or a .gguf file"
-    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
     if following:
         parser.add_argument(following, nargs="?", metavar=following.upper(), help=help)
     parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the same, as a flag")
@@ -97,7 +98,7 @@ def settle_model(args: argparse.Namespace) -> None:
     """Put into `args.model` what was said either way; with -m, what stands first is the argument after MODEL."""
     if args.model_flag is None:
         if args.model is None:
-            raise BadRequest("a model is needed: a name from `tinyinfer list`, a folder or a .gguf file", "model")
+            raise no_model()
         return
     if args.following is None or getattr(args, args.following) is not None:
         if args.model is not None:
@@ -105,6 +106,11 @@ def settle_model(args: argparse.Namespace) -> None:
     else:
         setattr(args, args.following, args.model)
     args.model = args.model_flag
+
+
+def no_model() -> BadRequest:
+    """What is raised where no model is named."""
+    return BadRequest(f"a model is needed: {MODEL_HELP}", "model")
 
 
 def add_loading(parser: Parser, verbose: str) -> None:

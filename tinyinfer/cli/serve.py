@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadRequest, MissingExtra
 from .options import (
+    MODEL_HELP,
     Parser,
     add_loading,
     integer,
@@ -17,6 +18,7 @@ from .options import (
     load_model,
     loading,
     model_name,
+    no_model,
     number,
 )
 from .output import note
@@ -40,8 +42,7 @@ SHARED_STEP = 128  # tokens in a step at most where models take turns: so long m
 def serve_command(parser: Parser) -> Callable[[argparse.Namespace], int]:
     """The flags of `serve`."""
     add = parser.add_argument
-    model_help = "a name from `tinyinfer list`, a folder or a .gguf file; of several, requests name one"
-    add("models", nargs="*", metavar="MODEL", help=model_help)
+    add("models", nargs="*", metavar="MODEL", help=f"{MODEL_HELP}; of several, requests name one")
     add("-m", "--model", dest="models_flag", action="append", default=[], metavar="MODEL", help="the same, as a flag")
     add("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1, this machine alone)")
     add("--port", type=integer, default=8080, metavar="N", help="the port (default: 8080; 0 takes a free one)")
@@ -110,7 +111,7 @@ def _check_models(args: argparse.Namespace) -> None:
 
     models, several = args.models, len(args.models) > 1
     if not models:
-        raise BadRequest("a model is needed: a name from `tinyinfer list`, a folder or a .gguf file", "model")
+        raise no_model()
     if args.aliases and len(args.aliases) != len(models):
         found = f"found {len(args.aliases)} for {len(models)}"
         raise BadRequest(f"--alias should be given once for each model, in their order, {found}", "alias")

@@ -25,8 +25,8 @@ from .workload import LONGEST, REQUESTS, answer_lengths, prompt_lengths, random_
 
 SLOTS = 8
 DEPTH = 32  # tokens before a step whose time is measured: about the middle of a short answer
-QUICK = 32  # requests that the engine runs, and
-SIZES = (1, 2, 4, 8)  # sequences in a step that is timed; all there are where there is time
+QUICK = 32  # requests that the engine runs without --full
+SIZES = (1, 2, 4, 8)  # sequences in the steps that are timed without it
 ADDED = (0.02, 0.1, 0.3, 0.7)  # to the time of a step by each further sequence
 LOADS = (0.3, 0.7, 0.9)  # of what continuous batching can just serve
 REALLY = LOADS[1:]  # those that the engine runs too, where there is time
